@@ -1,0 +1,1 @@
+"""hasten makes machine-learning models faster, smaller and cheaper, and proves it."""

@@ -1,0 +1,117 @@
+"""The protocol of runtimes: `load` a model under settings, `run` or `submit` batches, read `operators`, `close`.
+
+Order of calls: hasten asks `availability` first, in any process and without importing the heavy library; `load`, and
+everything on the session, happens in a worker process only. NumPy in, NumPy out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any, Protocol
+
+from hasten.errors import InvalidInput
+from hasten.model import Model
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Batch = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Availability:
+    """Whether a runtime can be used here; if not, why, and the exact command that changes it."""
+
+    usable: bool
+    reason: str = ""
+    command: str = ""
+    version: str = ""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to execute. `None` leaves the runtime's own default.
+
+    `precision` is the inference precision ("fp32", "bf16", "fp16") of what is not quantised; `threads` is per stream;
+    `streams` is how many batches run at once through `submit`; `shapes` fixes input shapes (batch axis included);
+    `options` are the runtime's own keys, passed through.
+    """
+
+    precision: str | None = None
+    threads: int | None = None
+    streams: int | None = None
+    shapes: Mapping[str, tuple[int, ...]] | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def from_recipe(cls, runtime: Mapping[str, Any]) -> Settings:
+        """Read `[runtime]` of a recipe; the key `name` chooses the runtime and is not a setting."""
+        known = {"precision", "threads", "streams"}
+        options = {key: value for key, value in runtime.items() if key not in known | {"name"}}
+        return cls(runtime.get("precision"), runtime.get("threads"), runtime.get("streams"), None, options)
+
+
+@dataclass(frozen=True)
+class OperatorTime:
+    """The time of one executed operator, in microseconds for one run. `executed` is the kernel or precision that the
+
+    runtime reports having used, such as `brgemm_avx512_amx_i8`; `sources` are the model's own node or tensor names
+    that were fused into it, where the runtime tells.
+    """
+
+    name: str
+    kind: str
+    microseconds: float
+    executed: str = ""
+    sources: tuple[str, ...] = ()
+
+
+class Session(Protocol):
+    """A loaded model. `run` is synchronous; `submit` returns at once and up to `streams` batches run together."""
+
+    def run(self, batch: Batch) -> dict[str, np.ndarray]: ...
+    def submit(self, batch: Batch) -> Future[dict[str, np.ndarray]]: ...
+    def operators(self, batch: Batch, repeats: int = 10) -> list[OperatorTime]: ...
+    def close(self) -> None: ...
+
+
+class Runtime(Protocol):
+    """An engine that executes models of the formats it accepts. Raise `InvalidInput` or `Failed` with the cause."""
+
+    name: str
+    accepts: frozenset[str]
+    precisions: Sequence[str]
+
+    def availability(self) -> Availability: ...
+    def load(self, model: Model, settings: Settings) -> Session: ...
+
+
+@cache
+def all_runtimes() -> Mapping[str, Runtime]:
+    """Every registered runtime by name, usable here or not; a broken plugin is left out with a warning."""
+    import warnings
+
+    found: dict[str, Runtime] = {}
+    for entry in entry_points(group="hasten.runtimes"):
+        try:
+            found[entry.name] = entry.load()()
+        except Exception as error:  # a stranger's plugin must not stop the others
+            warnings.warn(f"runtime plugin {entry.name} ({entry.value}) is broken: {error}", stacklevel=2)
+    return found
+
+
+def runtime(name: str) -> Runtime:
+    """The runtime called `name`, usable here. Raises `InvalidInput` with the command that installs it."""
+    known = all_runtimes()
+    if name not in known:
+        raise InvalidInput(f"there is no runtime called {name!r}", f"use one of: {', '.join(sorted(known))}")
+    available = known[name].availability()
+    if not available.usable:
+        raise InvalidInput(
+            f"runtime {name} cannot be used here: {available.reason}", "install it", available.command
+        )
+    return known[name]
