@@ -101,7 +101,9 @@ class Recipe:
     def to_toml(self) -> str:
         import tomli_w
 
-        return tomli_w.dumps(self.to_json())
+        data = self.to_json()
+        steps = [f"[[step]]\n{tomli_w.dumps(step)}" for step in data.pop("step", [])]
+        return "\n".join([*steps, tomli_w.dumps(data)] if data else steps)
 
     @classmethod
     def from_toml(cls, text: str) -> Recipe:
