@@ -104,6 +104,10 @@ class Goal:
         return FIGURE_OF[self.optimise]
 
     @property
+    def higher_is_better(self) -> bool:
+        return self.figure in HIGHER_IS_BETTER
+
+    @property
     def scenario(self) -> str:
         """The scenario that the goal is about, unless the user names one."""
         return "single-stream" if self.optimise in ("latency", "p99") else "offline"

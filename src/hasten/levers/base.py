@@ -135,3 +135,16 @@ def lever(name: str) -> Lever:
     if name not in known:
         raise InvalidInput(f"there is no lever called {name!r}", f"use one of: {', '.join(sorted(known))}")
     return known[name]
+
+
+class SettingsLever:
+    """A base for levers that only edit `[runtime]`, `[runner]` or `[cache]`: their recipes carry no step."""
+
+    name: str = ""
+    needs: frozenset[Need] = frozenset()
+
+    def apply(self, variant: Variant, step: Step, case: Case) -> Variant:
+        raise InvalidInput(
+            f"lever {self.name} edits settings and cannot be a [[step]]",
+            "remove the step and write its settings under [runtime], [runner] or [cache]",
+        )

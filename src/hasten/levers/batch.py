@@ -1,0 +1,39 @@
+"""Batch size: how many samples go through the model together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hasten.levers.base import Case, Prediction, Proposal, SettingsLever
+
+SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
+
+
+def neighbours(batch: int) -> list[int]:
+    """The sizes two steps to either side on the ladder of powers of two, nearest first.
+
+    >>> neighbours(8)
+    [16, 4, 32, 2]
+    """
+    near = min(range(len(SIZES)), key=lambda i: abs(SIZES[i] - batch))
+    around = [near + 1, near - 1, near + 2, near - 2]
+    return [SIZES[i] for i in around if 0 <= i < len(SIZES) and SIZES[i] != batch]
+
+
+class Batch(SettingsLever):
+    name = "batch"
+
+    def propose(self, case: Case) -> Iterable[Proposal]:
+        if case.workload.scenario == "single-stream" or "batch_tokens" in case.recipe.runner:
+            return
+        first = [t.shape[0] for t in case.workload.model.signature.inputs if t.shape]
+        if any(isinstance(size, int) for size in first):
+            return  # the batch axis is fixed, or there is none
+        now = int(case.recipe.runner.get("batch", 1))
+        for step, batch in enumerate(neighbours(now)):
+            if batch > case.workload.samples.count:
+                continue
+            prior = Prediction(1.04 if step < 2 else 1.02, "prior: a neighbouring batch size")
+            yield Proposal(
+                case.recipe.edit("runner", batch=batch), prior, f"batches of {batch} instead of {now}", self.name
+            )

@@ -1,0 +1,42 @@
+"""Threads and streams: how many batches run at once, and on how many cores each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hasten.levers.base import Case, Prediction, Proposal, SettingsLever
+
+STREAM_PRIOR = Prediction(1.15, "prior: one-thread streams meet no barriers")
+OTHER_PRIOR = Prediction(1.02, "prior: another division of the cores")
+
+
+def divisions(cores: int) -> list[tuple[int, int]]:
+    """Every (streams, threads) that uses all cores evenly, most streams first.
+
+    >>> divisions(4)
+    [(4, 1), (2, 2), (1, 4)]
+    """
+    return [(streams, cores // streams) for streams in range(cores, 0, -1) if cores % streams == 0]
+
+
+class Execution(SettingsLever):
+    name = "execution"
+
+    def propose(self, case: Case) -> Iterable[Proposal]:
+        cores = max(1, len(case.device.cpus))
+        runtime = case.recipe.runtime
+        now = (runtime.get("streams"), runtime.get("threads"))
+        if case.workload.scenario == "single-stream":
+            choices = [(1, threads) for threads in sorted({cores, max(1, cores // 2), 1}, reverse=True)]
+        else:
+            choices = divisions(cores)
+        for streams, threads in choices:
+            if (streams, threads) == now:
+                continue
+            prior = STREAM_PRIOR if streams > 1 and now == (None, None) else OTHER_PRIOR
+            yield Proposal(
+                case.recipe.edit("runtime", streams=streams, threads=threads),
+                prior,
+                f"{streams} batches at once on {threads} {'core' if threads == 1 else 'cores'} each",
+                self.name,
+            )

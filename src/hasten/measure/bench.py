@@ -1,0 +1,135 @@
+"""Opens a variant in a worker and runs rounds of its scenario: the functions that the lab calls there."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hasten.errors import Failed
+from hasten.isolate import Scope
+from hasten.model import Signature
+from hasten.recipe import Recipe
+from hasten.variant import Variant
+from hasten.workload import Padding
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from hasten.data import SampleSet
+    from hasten.runner import Runner
+
+STEADY_ROUNDS = 3
+STEADY_GAIN = 0.97
+
+
+@dataclass
+class Opened:
+    """What a worker keeps between calls."""
+
+    runner: Runner
+    samples: SampleSet
+    scenario: str
+    scene: list[Mapping[str, np.ndarray]]
+
+
+def open(payload: dict[str, Any], scope: Scope) -> dict[str, Any]:
+    """Load the variant, take the scene's samples, and warm up until rounds no longer get quicker.
+
+    `payload`: variant, recipe, signature (of the source model), padding, samples (path), indices (the scene), scenario.
+    Returns seconds to load and to warm up, and the seconds of one round.
+    """
+    from hasten.data import SampleSet
+    from hasten.runner import open_runner
+
+    samples = SampleSet.open(Path(payload["samples"]))
+    scene = [samples[i] for i in payload["indices"]]
+    if not scene:
+        raise Failed("there is no sample to run")
+    start = time.perf_counter()
+    runner = open_runner(
+        Variant.from_json(payload["variant"]),
+        Recipe.from_json(payload["recipe"]),
+        Signature.from_json(payload["signature"]),
+        Padding.from_json(payload["padding"]),
+    )
+    loaded = time.perf_counter()
+    opened = Opened(runner, samples, payload["scenario"], scene)
+    runner.warm(scene)
+    best = float("inf")
+    for _ in range(STEADY_ROUNDS + 5):
+        seconds = _run(opened, opened.scenario)["seconds"]
+        if seconds > best * STEADY_GAIN:
+            break
+        best = seconds
+    scope.state["opened"] = opened
+    return {
+        "load_s": loaded - start,
+        "warm_s": time.perf_counter() - loaded,
+        "round_s": min(best, seconds),
+        "precision": getattr(runner, "precision", None),
+    }
+
+
+def round(payload: dict[str, Any], scope: Scope) -> dict[str, Any]:
+    """Run the scene `payload["repeat"]` times: seconds, CPU seconds, samples, and latencies in single-stream.
+
+    `payload["scenario"]` overrides the scenario that the variant was opened for.
+    """
+    opened: Opened = scope.state["opened"]
+    scenario = payload.get("scenario") or opened.scenario
+    parts = [_run(opened, scenario) for _ in range(int(payload.get("repeat", 1)))]
+    return {
+        "seconds": sum(part["seconds"] for part in parts),
+        "cpu_seconds": sum(part["cpu_seconds"] for part in parts),
+        "count": sum(part["count"] for part in parts),
+        "latencies_ms": list(itertools.chain.from_iterable(part["latencies_ms"] for part in parts)),
+        "cache_hits": sum(part["cache_hits"] for part in parts),
+    }
+
+
+def outputs(payload: dict[str, Any], scope: Scope) -> dict[str, Any]:
+    """Run the samples at `indices` and save their outputs, in that order, to `path`."""
+    from hasten.measure.outputs import save
+
+    opened: Opened = scope.state["opened"]
+    results = opened.runner.run([opened.samples[i] for i in payload["indices"]])
+    save(Path(payload["path"]), results)
+    return {"count": len(results)}
+
+
+def operators(payload: dict[str, Any], scope: Scope) -> list[dict[str, Any]]:
+    """Per-operator times on the scene, and the wall time of the same batch."""
+    from dataclasses import asdict
+
+    opened: Opened = scope.state["opened"]
+    return [asdict(time) for time in opened.runner.operators(opened.scene)]
+
+
+def _run(opened: Opened, scenario: str) -> dict[str, Any]:
+    """One pass. The response cache starts empty: repeated rounds must not turn every sample into a hit."""
+    runner, scene = opened.runner, opened.scene
+    runner.clear_cache()
+    latencies: list[float] = []
+    clock = time.perf_counter
+    cpu = time.process_time()
+    start = clock()
+    if scenario == "single-stream":
+        before = start
+        for sample in scene:
+            runner.run_one(sample)
+            now = clock()
+            latencies.append((now - before) * 1e3)
+            before = now
+    else:
+        runner.run(scene)
+    return {
+        "seconds": clock() - start,
+        "cpu_seconds": time.process_time() - cpu,
+        "count": len(scene),
+        "latencies_ms": latencies,
+        "cache_hits": runner.cache_hits,
+    }

@@ -1,0 +1,19 @@
+"""Which versions of what were in play: part of a study's key and of every report."""
+
+from __future__ import annotations
+
+import platform
+from importlib.metadata import PackageNotFoundError, version
+
+PACKAGES = ("hasten", "numpy", "onnx", "onnxruntime", "openvino", "nncf", "onnxslim", "torch")
+
+
+def versions() -> dict[str, str]:
+    """Installed versions by package name, without importing any of them; absent packages are left out."""
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
