@@ -1,0 +1,107 @@
+"""The script that a worker process runs: limits on itself first, then whatever the parent asks.
+
+Run by path, not by `-m`: hasten then needs no place on the new interpreter's path before the parent's own `sys.path`
+has arrived. It imports only what a bare interpreter starts quickly with.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import select
+import signal
+import sys
+
+MARK = "HASTEN_WORKER"
+
+
+def main() -> None:
+    requests, replies, parent = (int(argument) for argument in sys.argv[1:4])
+    for channel in (requests, replies):
+        os.set_inheritable(channel, False)  # else a grandchild holds it open and hides that this worker died
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    watch(parent, requests)
+    reader = os.fdopen(requests, "rb")
+    line = reader.readline()
+    if not line:
+        return
+    start = json.loads(line)
+    if start["cpus"]:
+        os.sched_setaffinity(0, start["cpus"])
+    if start["nice"]:
+        os.nice(start["nice"])
+    sys.path[:] = start["sys_path"]
+
+    from hasten.isolate.serve import serve
+
+    serve(reader, replies)
+
+
+def watch(parent: int, requests: int) -> None:
+    """Leave a process behind that kills this worker and all it started once the parent is gone, however it went.
+
+    PR_SET_PDEATHSIG would do less: it fires when the parent's *thread* ends, and it spares grandchildren. Forking is
+    safe here and only here, while this interpreter has one thread and nothing loaded; twice, so that user code which
+    waits for all its children does not wait for this one.
+    """
+    worker = os.getpid()
+    first = os.fork()
+    if first:
+        os.waitpid(first, 0)
+        return
+    try:
+        os.setsid()
+        if os.fork():
+            return
+        os.chdir("/")
+        poll = select.poll()
+        poll.register(requests, 0)  # hang-up alone: the write end is closed, or died with the parent
+        keep = {requests}
+        try:
+            alive = os.pidfd_open(parent)  # also sees a parent whose forked children still hold the write end
+            poll.register(alive, select.POLLIN)
+            keep.add(alive)
+        except OSError:
+            pass
+        low = 0
+        for kept in sorted(keep):  # stderr and the replies, above all: they must end with the worker
+            os.closerange(low, kept)
+            low = kept + 1
+        os.closerange(low, os.sysconf("SC_OPEN_MAX"))
+        poll.poll()
+        kill_group(worker)
+        kill_marked(os.environ.get(MARK, ""))
+    finally:
+        os._exit(0)
+
+
+def kill_group(leader: int) -> None:
+    try:
+        os.killpg(leader, signal.SIGKILL)
+    except OSError:
+        return
+
+
+def kill_marked(mark: str) -> None:
+    """Kill whatever inherited this worker's mark in its environment: also what left the group or the session."""
+    wanted = f"{MARK}={mark}".encode()
+    for _ in range(3):  # a process may fork while we look
+        found = False
+        for entry in os.listdir("/proc"):
+            if not entry.isdigit() or int(entry) == os.getpid():
+                continue
+            try:
+                with open(f"/proc/{entry}/environ", "rb") as file:
+                    if wanted in file.read().split(b"\0"):
+                        os.kill(int(entry), signal.SIGKILL)
+                        found = True
+            except OSError:
+                continue
+        if not found:
+            return
+
+
+if __name__ == "__main__":
+    main()
