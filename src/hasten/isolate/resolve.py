@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import os
 import sys
@@ -28,6 +27,8 @@ def resolve(name: str) -> Callable[..., Any]:
     found: Any = _import(module_name)
     for depth, part in enumerate(parts):
         if not hasattr(found, part):
+            import difflib
+
             where = ".".join([module_name, *parts[:depth]])
             close = difflib.get_close_matches(part, [key for key in vars(found) if not key.startswith("_")], 1)
             raise InvalidInput(
@@ -46,9 +47,12 @@ def _import(module_name: str) -> Any:
         missing = error.name or module_name
         if module_name == missing or module_name.startswith(missing + "."):
             raise InvalidInput(
-                f"there is no module {missing!r}", f"run from the folder that holds {missing.split('.')[0]}, or install it"
+                f"there is no module {missing!r}",
+                f"run from the folder that holds {missing.split('.')[0]}, or install it",
             ) from None
-        raise InvalidInput(f"{module_name} needs the module {missing!r}, which is not installed", "install it") from error
+        raise InvalidInput(
+            f"{module_name} needs the module {missing!r}, which is not installed", "install it"
+        ) from error
     except Exception as error:
         raise InvalidInput(
             f"{module_name} cannot be imported: {type(error).__name__}: {error}", f"make `import {module_name}` work"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import secrets
 import select
 import signal
 import subprocess
@@ -13,7 +12,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from hasten.errors import Failed, HastenError
@@ -62,7 +60,7 @@ class Worker:
         self._ending = threading.RLock()
         self._decoder = messages.Decoder()
         self._kills_before = kernel_kills()
-        self._mark = secrets.token_hex(8)
+        self._mark = os.urandom(8).hex()
         self._start()
 
     def _start(self) -> None:
@@ -72,8 +70,8 @@ class Worker:
         child_requests, self._requests = os.pipe()
         self._replies, child_replies = os.pipe()
         stderr, child_stderr = os.pipe()
-        script = Path(__file__).with_name("worker.py")
-        command = [sys.executable, "-P", str(script), str(child_requests), str(child_replies), str(os.getpid())]
+        script = os.path.join(os.path.dirname(__file__), "worker.py")
+        command = [sys.executable, "-P", script, str(child_requests), str(child_replies), str(os.getpid())]
         try:
             self._process = subprocess.Popen(
                 command,
