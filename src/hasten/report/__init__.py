@@ -1,0 +1,5 @@
+"""The report: one self-contained HTML page that tells the story of a study."""
+
+from hasten.report.page import render
+
+__all__ = ["render"]
