@@ -1,0 +1,7 @@
+"""How samples go through a variant: padded, sorted, bucketed and batched, with order and sizes restored."""
+
+from hasten.runner.padding import infer, verify
+from hasten.runner.plan import Batch, RunnerSettings, plan
+from hasten.runner.runner import Runner, open_runner
+
+__all__ = ["Batch", "Runner", "RunnerSettings", "infer", "open_runner", "plan", "verify"]

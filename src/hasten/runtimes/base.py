@@ -6,7 +6,7 @@ everything on the session, happens in a worker process only. NumPy in, NumPy out
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import cache
@@ -53,6 +53,21 @@ class Settings:
         known = {"precision", "threads", "streams"}
         options = {key: value for key, value in runtime.items() if key not in known | {"name"}}
         return cls(runtime.get("precision"), runtime.get("threads"), runtime.get("streams"), None, options)
+
+
+def check_settings(name: str, settings: Settings, precisions: Sequence[str], options: Collection[str]) -> None:
+    """Raise `InvalidInput` for a precision, a count or an option that the runtime `name` does not have."""
+    if settings.precision is not None and settings.precision not in precisions:
+        raise InvalidInput(
+            f"runtime {name} has no precision {settings.precision!r}", f"use one of: {', '.join(precisions)}"
+        )
+    for key, count in (("threads", settings.threads), ("streams", settings.streams)):
+        if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 1):
+            raise InvalidInput(f"{key} = {count!r} makes no sense", f"give {key} as a whole number from 1 up")
+    unknown = sorted(set(settings.options) - set(options))
+    if unknown:
+        known = ", ".join(sorted(options)) or "none"
+        raise InvalidInput(f"runtime {name} has no option {', '.join(unknown)}", f"options of this runtime: {known}")
 
 
 @dataclass(frozen=True)
@@ -111,7 +126,5 @@ def runtime(name: str) -> Runtime:
         raise InvalidInput(f"there is no runtime called {name!r}", f"use one of: {', '.join(sorted(known))}")
     available = known[name].availability()
     if not available.usable:
-        raise InvalidInput(
-            f"runtime {name} cannot be used here: {available.reason}", "install it", available.command
-        )
+        raise InvalidInput(f"runtime {name} cannot be used here: {available.reason}", "install it", available.command)
     return known[name]

@@ -1,0 +1,154 @@
+"""Decides which samples form which batch: a pure batching policy over sample lengths."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from hasten.errors import InvalidInput
+
+
+@dataclass(frozen=True)
+class RunnerSettings:
+    """`[runner]` of a recipe.
+
+    `batch` is the most samples that run together. `sort` orders samples by length first, so that a batch holds samples
+    of like length. The form "bucket" pads each sample to the smallest of `buckets` that holds it, and runs
+    `batch_tokens // bucket` rows together where `batch_tokens` is given, else `batch`. `static` compiles one fixed
+    shape for each bucket, and fills the last batch up.
+    """
+
+    batch: int = 1
+    form: Literal["batch", "bucket"] = "batch"
+    sort: bool = False
+    buckets: tuple[int, ...] = ()
+    static: bool = False
+    batch_tokens: int | None = None
+
+    @classmethod
+    def from_recipe(cls, runner: Mapping[str, Any]) -> RunnerSettings:
+        known = [field.name for field in fields(cls)]
+        unknown = sorted(set(runner) - set(known))
+        if unknown:
+            raise InvalidInput(f"[runner] has unknown keys: {', '.join(unknown)}", f"keys are: {', '.join(known)}")
+        for key in ("batch", "batch_tokens"):
+            if key in runner and not _positive(runner[key]):
+                raise InvalidInput(f"[runner] {key} = {runner[key]!r} makes no sense", "give a whole number from 1 up")
+        for key in ("sort", "static"):
+            if not isinstance(runner.get(key, False), bool):
+                raise InvalidInput(f"[runner] {key} is true or false, not {runner[key]!r}")
+        form = runner.get("form", "batch")
+        if form not in ("batch", "bucket"):
+            raise InvalidInput(f"[runner] form = {form!r} is not known", "use batch or bucket")
+        buckets = runner.get("buckets", ())
+        if not isinstance(buckets, list | tuple) or not all(_positive(size) for size in buckets):
+            raise InvalidInput(f"[runner] buckets = {buckets!r} makes no sense", "give lengths, such as [32, 64, 128]")
+        if (form == "bucket") != bool(buckets):
+            raise InvalidInput(
+                "[runner] buckets and form do not fit", 'give form = "bucket" together with buckets = [LENGTH, ...]'
+            )
+        if form != "bucket" and "batch_tokens" in runner:
+            raise InvalidInput("[runner] batch_tokens needs buckets", 'give form = "bucket" and buckets as well')
+        return cls(**{**runner, "buckets": tuple(sorted(set(buckets)))})
+
+    def rows(self, length: int | None) -> int:
+        """The most rows of a batch whose samples are padded to `length`."""
+        if self.batch_tokens is None or length is None:
+            return self.batch
+        return max(1, self.batch_tokens // max(1, length))
+
+
+@dataclass(frozen=True)
+class Batch:
+    """`indices` of the samples that run together, padded to `length` (None: as they are), in `size` rows.
+
+    `size` exceeds the number of indices where a fixed shape is filled up by repeating the last sample.
+    """
+
+    indices: tuple[int, ...]
+    length: int | None
+    size: int
+
+
+def plan(
+    lengths: Sequence[int] | None, count: int, settings: RunnerSettings, can_pad: bool, fixed_rows: int | None = None
+) -> list[Batch]:
+    """Batches that cover `range(count)` once each.
+
+    `lengths` are the samples' sizes along the variable axis, or None where all have the same shape. Without `can_pad`
+    only samples of equal length share a batch (any number that tells shapes apart then does for a length).
+    `fixed_rows` is the batch size of a model that has just one.
+    """
+    if lengths is None or not count:
+        order, rows = list(range(count)), fixed_rows or settings.batch
+        return _chunks(order, None, rows, fixed_rows is not None or settings.static)
+    if not can_pad:
+        groups = _by_length(lengths)
+        return [
+            batch
+            for length in sorted(groups, reverse=True)
+            for batch in _chunks(
+                groups[length], length, fixed_rows or settings.rows(length), fixed_rows is not None or settings.static
+            )
+        ]
+    if settings.form == "bucket":
+        return _bucketed(lengths, settings, fixed_rows)
+    # Longest first: the last batches to finish are short ones, and buffers grow once.
+    order = sorted(range(count), key=lambda i: -lengths[i]) if settings.sort else list(range(count))
+    rows = fixed_rows or settings.batch
+    if settings.static:
+        return _chunks(order, max(lengths), rows, True)
+    return [
+        Batch(batch.indices, max(lengths[i] for i in batch.indices), batch.size)
+        for batch in _chunks(order, None, rows, fixed_rows is not None)
+    ]
+
+
+def _bucketed(lengths: Sequence[int], settings: RunnerSettings, fixed_rows: int | None) -> list[Batch]:
+    """Each sample in its bucket; what fits no bucket shares one as long as the longest.
+
+    With fixed shapes a bucket's remainder moves up to the next bucket in use where that costs less than running a
+    filled-up batch.
+    """
+    bounds = [*settings.buckets, max(*lengths, settings.buckets[-1])]
+    groups: dict[int, list[int]] = defaultdict(list)
+    for index, length in enumerate(lengths):
+        groups[next(bound for bound in bounds if length <= bound)].append(index)
+    used = sorted(groups)
+    filled = settings.static or fixed_rows is not None
+    found: list[Batch] = []
+    for position, bound in enumerate(used):
+        members = sorted(groups[bound], key=lambda i: -lengths[i]) if settings.sort else groups[bound]
+        rows = fixed_rows or settings.rows(bound)
+        rest = len(members) % rows
+        if settings.static and rest and position + 1 < len(used):
+            above = used[position + 1]
+            rows_above = fixed_rows or settings.rows(above)
+            before, after = _cost(len(groups[above]), rows_above), _cost(len(groups[above]) + rest, rows_above)
+            if (after - before) * above < rows * bound:
+                groups[above] = [*groups[above], *members[-rest:]]
+                members = members[:-rest]
+        found.extend(_chunks(members, bound, rows, filled))
+    return found[::-1]
+
+
+def _cost(samples: int, rows: int) -> int:
+    return -(-samples // rows) * rows
+
+
+def _chunks(order: Sequence[int], length: int | None, rows: int, filled: bool) -> list[Batch]:
+    chunks = [tuple(order[at : at + rows]) for at in range(0, len(order), rows)]
+    return [Batch(chunk, length, rows if filled else len(chunk)) for chunk in chunks]
+
+
+def _by_length(lengths: Sequence[int]) -> dict[int, list[int]]:
+    groups: dict[int, list[int]] = defaultdict(list)
+    for index, length in enumerate(lengths):
+        groups[length].append(index)
+    return groups
+
+
+def _positive(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0

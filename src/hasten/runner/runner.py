@@ -1,0 +1,323 @@
+"""Drives samples through a loaded variant: batches kept in flight, order and sizes restored."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+from hasten import runtimes
+from hasten.errors import InvalidInput
+from hasten.model import Signature
+from hasten.recipe import Recipe
+from hasten.runner import cache as response_cache
+from hasten.runner.assembly import Buffers, Layout, assemble, split
+from hasten.runner.cache import Entry, ResponseCache
+from hasten.runner.plan import Batch, RunnerSettings, plan
+from hasten.runtimes.base import OperatorTime, Runtime, Session, Settings
+from hasten.variant import Variant
+from hasten.workload import Padding
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Sample = Mapping[str, np.ndarray]
+    Outputs = dict[str, np.ndarray]
+    _Done = tuple[Batch, list[Outputs], Exception | None]
+
+_DEFAULT_RUNTIME = {"onnx": "onnxruntime", "openvino": "openvino"}
+
+
+def open_runner(
+    variant: Variant,
+    recipe: Recipe,
+    signature: Signature,
+    padding: Padding | None,
+    *,
+    runtime: Runtime | None = None,
+) -> Runner:
+    """A runner of `variant` under `recipe` that accepts samples of the source model's `signature`.
+
+    `runtime` replaces the one that the recipe names. Raises `InvalidInput` for settings that make no sense.
+    """
+    if variant.program != "single":
+        raise InvalidInput(f"this version runs single models, not the program {variant.program!r}")
+    model = variant.main
+    if runtime is None:
+        name = recipe.runtime.get("name") or _DEFAULT_RUNTIME.get(model.format)
+        if name is None:
+            raise InvalidInput(f"no runtime is known for the format {model.format!r}", "name one in [runtime]")
+        runtime = runtimes.runtime(name)
+    if model.format not in runtime.accepts:
+        accepted = ", ".join(sorted(runtime.accepts))
+        raise InvalidInput(f"runtime {runtime.name} does not load {model.format} models", f"it loads: {accepted}")
+    chosen, base = runtime, Settings.from_recipe(recipe.runtime)
+    settings = RunnerSettings.from_recipe(recipe.runner)
+    if settings.form == "bucket" and padding is not None and not padding.verified:
+        raise InvalidInput(f"samples cannot be padded into buckets: {padding.reason}", 'use form = "batch"')
+    return Runner(
+        lambda fixed: chosen.load(model, fixed),
+        base,
+        settings,
+        signature,
+        model.signature,
+        padding,
+        response_cache.from_recipe(recipe.cache),
+    )
+
+
+class Runner:
+    """Sessions of one variant, loaded at first use: one, or one for each fixed shape.
+
+    `run` and `run_one` may be called from several threads.
+    """
+
+    def __init__(
+        self,
+        load: Callable[[Settings], Session],
+        base: Settings,
+        settings: RunnerSettings,
+        source: Signature,
+        variant: Signature | None = None,
+        padding: Padding | None = None,
+        cache: ResponseCache | None = None,
+    ) -> None:
+        self.settings, self.padding, self.cache = settings, padding, cache
+        self._load, self._base, self._source, self._variant = load, base, source, variant or source
+        # One batch more than the streams: the next one waits inside the runtime while Python finishes another.
+        self._in_flight = (base.streams or 1) + 1
+        self._layout: Layout | None = None
+        self._sessions: dict[tuple[int, tuple[tuple[str, tuple[int, ...]], ...]] | None, Session] = {}
+        self._buffers = Buffers()
+        self._lock = threading.Lock()
+        self._own = {tensor.name: tensor.dtype for tensor in source.outputs}
+
+    @property
+    def cache_hits(self) -> int:
+        return self.cache.hits if self.cache else 0
+
+    @property
+    def cache_lookups(self) -> int:
+        return self.cache.lookups if self.cache else 0
+
+    def run(self, samples: Sequence[Sample]) -> list[Outputs]:
+        """The outputs of each sample, in order, without batch axis and cut to the sample's own length."""
+        samples = list(samples)
+        if self.cache is None:
+            return self._run(samples)
+        looked_up = [self.cache.look_up(sample) for sample in samples]
+        missed = [i for i, (_, known) in enumerate(looked_up) if not known]
+        try:
+            computed = dict(zip(missed, self._run([samples[i] for i in missed]), strict=True))
+        except BaseException:
+            for i in missed:
+                self.cache.forget(looked_up[i][0])
+            raise
+        for i, outputs in computed.items():
+            looked_up[i][0].fill(outputs)
+        return [
+            computed[i] if i in computed else self._known(entry, samples[i]) for i, (entry, _) in enumerate(looked_up)
+        ]
+
+    def run_one(self, sample: Sample) -> Outputs:
+        """The outputs of one sample, as soon as possible."""
+        if self.cache is not None:
+            return self.run([sample])[0]
+        samples, batches, lengths = self._plan([sample])
+        return self._run_batch(samples, batches[0], lengths)[0]
+
+    def submit(self, sample: Sample) -> Future[Outputs]:
+        """Start one sample and return at once; the caller bounds how many are under way."""
+        found: Future[Outputs] = Future()
+        if self.cache is not None:
+            try:
+                found.set_result(self.run_one(sample))
+            except Exception as error:
+                found.set_exception(error)
+            return found
+        samples, batches, lengths = self._plan([sample])
+
+        def finish(done: _Done) -> None:
+            if done[2] is not None:
+                found.set_exception(done[2])
+            else:
+                found.set_result(done[1][0])
+
+        self._start(samples, batches[0], lengths, finish)
+        return found
+
+    def warm(self, samples: Sequence[Sample]) -> None:
+        """Load every session that `samples` need, and run each shape once."""
+        samples, batches, lengths = self._plan(list(samples))
+        seen = set()
+        for batch in batches:
+            shape = (batch.size, batch.length)
+            if shape not in seen:
+                seen.add(shape)
+                self._run_batch(samples, batch, lengths)
+
+    def operators(self, samples: Sequence[Sample], repeats: int = 10) -> list[OperatorTime]:
+        """Per-operator times of the typical batch: the middle one of those that are full."""
+        samples, batches, _ = self._plan(list(samples))
+        most = max(len(batch.indices) for batch in batches)
+        full = [batch for batch in batches if len(batch.indices) == most]
+        batch = full[len(full) // 2]
+        inputs, _ = assemble(samples, batch, self._known_layout(samples), self._pads(), self._buffers)
+        return self._session(batch, inputs).operators(inputs, repeats)
+
+    def close(self) -> None:
+        with self._lock:
+            for session in self._sessions.values():
+                session.close()
+            self._sessions.clear()
+
+    def __enter__(self) -> Runner:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _known(self, entry: Entry, sample: Sample) -> Outputs:
+        """A cached answer; computed again where another thread has reserved it and not filled it yet."""
+        return entry.copy() if entry.outputs is not None else self._run([sample])[0]
+
+    def _run(self, samples: list[Sample]) -> list[Outputs]:
+        if not samples:
+            return []
+        samples, batches, lengths = self._plan(samples)
+        found: list[Outputs | None] = [None] * len(samples)
+        if len(batches) == 1:
+            for index, outputs in zip(batches[0].indices, self._run_batch(samples, batches[0], lengths), strict=True):
+                found[index] = outputs
+            return found  # type: ignore[return-value]
+        done: SimpleQueue[_Done] = SimpleQueue()
+        waiting = iter(batches)
+        under_way, failure = 0, None
+        while True:
+            while under_way < self._in_flight and failure is None and (batch := next(waiting, None)) is not None:
+                try:
+                    self._start(samples, batch, lengths, done.put)
+                    under_way += 1
+                except Exception as error:
+                    failure = error
+            if not under_way:
+                break
+            finished, answers, problem = done.get()
+            under_way -= 1
+            failure = failure or problem
+            for index, answer in zip(finished.indices, answers, strict=problem is None):
+                found[index] = answer
+        if failure is not None:
+            raise failure
+        return found  # type: ignore[return-value]
+
+    def _start(
+        self,
+        samples: Sequence[Sample],
+        batch: Batch,
+        lengths: Sequence[int] | None,
+        finish: Callable[[_Done], None],
+    ) -> None:
+        layout = self._known_layout(samples)
+        inputs, taken = assemble(samples, batch, layout, self._pads(), self._buffers)
+        future = self._session(batch, inputs).submit(inputs)
+
+        def finished(future: Future[Outputs]) -> None:
+            try:
+                outputs = self._finish(future.result(), taken, batch, layout, lengths)
+            except Exception as error:
+                finish((batch, [], error))
+            else:
+                finish((batch, outputs, None))
+
+        future.add_done_callback(finished)
+
+    def _run_batch(self, samples: Sequence[Sample], batch: Batch, lengths: Sequence[int] | None) -> list[Outputs]:
+        layout = self._known_layout(samples)
+        inputs, taken = assemble(samples, batch, layout, self._pads(), self._buffers)
+        return self._finish(self._session(batch, inputs).run(inputs), taken, batch, layout, lengths)
+
+    def _finish(
+        self,
+        outputs: Mapping[str, np.ndarray],
+        taken: Mapping[str, np.ndarray],
+        batch: Batch,
+        layout: Layout,
+        lengths: Sequence[int] | None,
+    ) -> list[Outputs]:
+        import numpy as np
+
+        ready = {}
+        for name, array in outputs.items():
+            wanted = self._own.get(name, "")
+            if array.dtype.name != wanted and array.dtype.kind in "fiu" and wanted not in ("", "bfloat16", "string"):
+                array = array.astype(wanted)
+            if any(np.may_share_memory(array, buffer) for buffer in taken.values()):
+                array = array.copy()  # a runtime may hand an input back as an output
+            ready[name] = array
+        self._buffers.give(taken)
+        cuts = {}
+        if batch.length is not None and lengths is not None and self._pads() is not None:
+            own = [lengths[i] for i in batch.indices]
+            if min(own) < batch.length:
+                cuts = {name: (axis, own) for name, axis in (self.padding.outputs or {}).items()}  # type: ignore[union-attr]
+        return split(ready, batch, layout, cuts)
+
+    def _pads(self) -> Padding | None:
+        return self.padding if self.padding is not None and self.padding.verified else None
+
+    def _known_layout(self, samples: Sequence[Sample]) -> Layout:
+        if self._layout is None:
+            self._layout = Layout.of(self._source, self._variant, samples[0])
+        return self._layout
+
+    def _plan(self, samples: list[Sample]) -> tuple[list[Sample], list[Batch], list[int] | None]:
+        if not samples:
+            raise InvalidInput("there are no samples to run", "give at least one")
+        layout = self._known_layout(samples)
+        settings = self.settings
+        if not layout.batched or (layout.shared and not _agree(samples, layout.shared)):
+            settings = replace(settings, batch=1, batch_tokens=None)
+        padding = self._pads()
+        lengths: list[int] | None
+        if padding is not None:
+            name = next(iter(padding.values))
+            lengths = [sample[name].shape[padding.axis] for sample in samples]
+        else:
+            lengths = _kinds(samples, layout)
+        rows = layout.rows if layout.batched else 1
+        return samples, plan(lengths, len(samples), settings, padding is not None, rows), lengths
+
+    def _session(self, batch: Batch, inputs: Mapping[str, np.ndarray]) -> Session:
+        key = None
+        if self.settings.static:
+            key = (batch.size, tuple((name, array.shape) for name, array in inputs.items()))
+        session = self._sessions.get(key)
+        if session is None:
+            with self._lock:
+                session = self._sessions.get(key)
+                if session is None:
+                    shapes = None if key is None else dict(key[1])
+                    session = self._sessions[key] = self._load(replace(self._base, shapes=shapes))
+        return session
+
+
+def _agree(samples: Sequence[Sample], names: frozenset[str]) -> bool:
+    """Whether inputs without batch axis are the same in all samples, so that they can share batches."""
+    import numpy as np
+
+    first = samples[0]
+    return all(np.array_equal(sample[name], first[name]) for sample in samples for name in names)
+
+
+def _kinds(samples: Sequence[Sample], layout: Layout) -> list[int] | None:
+    """A number for each sample, equal for equal shapes; None where all shapes are equal."""
+    numbers: dict[tuple[Any, ...], int] = {}
+    kinds = [
+        numbers.setdefault(tuple(sample[tensor.name].shape for tensor in layout.inputs), len(numbers))
+        for sample in samples
+    ]
+    return kinds if len(numbers) > 1 else None

@@ -1,0 +1,321 @@
+"""OpenVINO: compiles ONNX and OpenVINO models for Intel-style CPUs and runs batches through its request objects."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import defaultdict, deque
+from collections.abc import Mapping
+from concurrent.futures import Future
+from importlib.metadata import PackageNotFoundError, version
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+from hasten.errors import Failed, HastenError, InvalidInput
+from hasten.model import Model
+from hasten.runtimes.base import Availability, OperatorTime, Settings, check_settings
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from hasten.runtimes.base import Batch
+
+OPTIONS: Mapping[str, str] = {
+    "device": "CPU (default), GPU, NPU or AUTO",
+    "pinning": "whether threads are pinned to cores (ENABLE_CPU_PINNING)",
+    "hyper_threading": "whether the second thread of a core is used (ENABLE_HYPER_THREADING)",
+    "execution_mode": "performance (default) or accuracy: never less exact than the model, quantisation included",
+    "hint": "latency (default) or throughput: how OpenVINO chooses streams where `streams` is not given",
+    "denormals": "whether tiny numbers become zero (CPU_DENORMALS_OPTIMIZATION)",
+    "dynamic_quantization_group_size": "0 turns the CPU's dynamic quantisation of weight-only models off",
+    "mmap": "whether weights are mapped from the file (default true)",
+    "cache": "a folder that keeps compiled models between loads",
+    "properties": "a table of raw device properties",
+}
+"""Keys of `[runtime]` that this runtime understands besides precision, threads and streams."""
+
+_PRECISIONS = {"fp32": ("f32", "FP32"), "bf16": ("bf16", "BF16"), "fp16": ("f16", "FP16")}
+_PASSED = {
+    "pinning": "ENABLE_CPU_PINNING",
+    "hyper_threading": "ENABLE_HYPER_THREADING",
+    "denormals": "CPU_DENORMALS_OPTIMIZATION",
+    "dynamic_quantization_group_size": "DYNAMIC_QUANTIZATION_GROUP_SIZE",
+    "cache": "CACHE_DIR",
+}
+
+
+_Started = tuple[Any, dict[int, Any], "Future[dict[str, Any]]"]
+"""A request under way, the input tensors that must outlive it, and who waits for it."""
+
+
+class OpenVino:
+    """Loads ONNX files and OpenVINO .xml files."""
+
+    name = "openvino"
+    accepts = frozenset({"onnx", "openvino"})
+    precisions = tuple(_PRECISIONS)
+
+    def availability(self) -> Availability:
+        try:
+            return Availability(True, version=version("openvino"))
+        except PackageNotFoundError:
+            return Availability(False, "the package openvino is not installed", "pip install openvino")
+
+    def load(self, model: Model, settings: Settings) -> OpenVinoSession:
+        check_settings(self.name, settings, self.precisions, OPTIONS)
+        return OpenVinoSession(model, settings)
+
+
+class OpenVinoSession:
+    """A compiled model with its pool of infer requests; safe to call from several threads.
+
+    Inputs are shared with the runtime, not copied, until the batch is done; outputs are copied once.
+    """
+
+    def __init__(self, model: Model, settings: Settings) -> None:
+        self._model, self._settings = model, settings
+        self._compiled = _compile(model, settings, {})
+        self._inputs = _inputs(self._compiled)
+        self._absent = frozenset(tensor.name for tensor in model.signature.inputs) - set(self._inputs)
+        self._names = _output_names(self._compiled, model)
+        self._idle: deque[Any] = deque()
+        self._queue: SimpleQueue[_Started | None] = SimpleQueue()
+        self._waiters: list[threading.Thread] = []
+        self._lock = threading.Lock()
+
+    def run(self, batch: Batch) -> dict[str, Any]:
+        request = self._take()
+        try:
+            held = self._tensors(batch)
+            request.infer(held, True, True)
+            return self._read(request)
+        except Exception as error:
+            raise _run_error(error) from None
+        finally:
+            self._idle.append(request)
+
+    def submit(self, batch: Batch) -> Future[dict[str, Any]]:
+        """Start at once: what exceeds the streams queues inside OpenVINO, so that a stream never waits for Python."""
+        future: Future[dict[str, Any]] = Future()
+        request = self._take()
+        try:
+            held = self._tensors(batch)
+            request.start_async(held, None)
+        except Exception as error:
+            self._idle.append(request)
+            future.set_exception(_run_error(error))
+            return future
+        self._await((request, held, future))
+        return future
+
+    def operators(self, batch: Batch, repeats: int = 10) -> list[OperatorTime]:
+        """Compiles a second time, with counters on and one stream; kernels and fusions are the same."""
+        single = Settings(
+            self._settings.precision, self._settings.threads, 1, self._settings.shapes, self._settings.options
+        )
+        compiled = _compile(self._model, single, {"PERF_COUNT": True})
+        request = compiled.create_infer_request()
+        tensors = self._tensors(batch)
+        spent: dict[str, float] = defaultdict(float)
+        about: dict[str, Any] = {}
+        try:
+            for turn in range(repeats + 1):
+                request.infer(tensors)
+                for info in request.get_profiling_info() if turn else ():  # the first run warms up
+                    if str(info.status).endswith("EXECUTED"):
+                        spent[info.node_name] += info.real_time.total_seconds() * 1e6
+                        about[info.node_name] = info
+        except Exception as error:
+            raise _run_error(error) from None
+        sources = _sources(compiled)
+        found = [
+            OperatorTime(name, about[name].node_type, total / repeats, about[name].exec_type, sources.get(name, ()))
+            for name, total in spent.items()
+            if total > 0
+        ]
+        return sorted(found, key=lambda operator: -operator.microseconds)
+
+    def close(self) -> None:
+        for _ in self._waiters:
+            self._queue.put(None)
+        for waiter in self._waiters:
+            waiter.join()
+        self._waiters.clear()
+        self._idle.clear()
+        self._compiled = None
+
+    def _take(self) -> Any:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            # The binding's own class: the wrapper's checks on every call cost more than a small model's arithmetic.
+            return _base_request(self._compiled)
+
+    def _tensors(self, batch: Batch) -> dict[int, Any]:
+        tensors = {}
+        for name, array in batch.items():
+            if name in self._inputs:
+                index, dtype, kind = self._inputs[name]
+                tensors[index] = _tensor(name, array, dtype, kind)
+            elif name not in self._absent:
+                raise InvalidInput(f"the model has no input {name}", f"the inputs are: {', '.join(self._inputs)}")
+        if len(tensors) < len(self._inputs):
+            missing = [name for name in self._inputs if name not in batch]
+            raise InvalidInput(f"the model's batch misses {', '.join(missing)}")
+        return tensors
+
+    def _read(self, request: Any) -> dict[str, Any]:
+        # str_data for text; .data is a view of the request's own memory, which the next batch overwrites.
+        tensors = [request.get_output_tensor(index) for index in range(len(self._names))]
+        return {
+            name: tensor.str_data if kind == "string" else tensor.data.copy()
+            for (name, kind), tensor in zip(self._names, tensors, strict=True)
+        }
+
+    def _await(self, item: _Started) -> None:
+        self._queue.put(item)
+        if len(self._waiters) < 2 * (self._settings.streams or 1):
+            with self._lock:
+                waiter = threading.Thread(target=self._wait, name="openvino-waiter", daemon=True)
+                self._waiters.append(waiter)
+                waiter.start()
+
+    def _wait(self) -> None:
+        """Finish requests. Not by callbacks: OpenVINO calls those on success only, and a failure would be lost."""
+        while (item := self._queue.get()) is not None:
+            request, _held, future = item
+            try:
+                request.wait()
+                outputs = self._read(request)
+            except Exception as error:
+                self._idle.append(request)
+                future.set_exception(_run_error(error))
+            else:
+                self._idle.append(request)
+                future.set_result(outputs)
+            del item, _held, future
+
+
+def properties(settings: Settings) -> dict[str, Any]:
+    """OpenVINO's own names and values for `settings`."""
+    options = settings.options
+    found: dict[str, Any] = {_PASSED[key]: value for key, value in options.items() if key in _PASSED}
+    if settings.precision is not None:
+        found["INFERENCE_PRECISION_HINT"] = _PRECISIONS[settings.precision][0]
+    for key, own, known in (
+        ("execution_mode", "EXECUTION_MODE_HINT", ("performance", "accuracy")),
+        ("hint", "PERFORMANCE_HINT", ("latency", "throughput")),
+    ):
+        if key in options:
+            if options[key] not in known:
+                raise InvalidInput(f"{key} = {options[key]!r} is not known to openvino", f"use {' or '.join(known)}")
+            found[own] = options[key].upper()
+    if settings.streams is not None:
+        found["NUM_STREAMS"] = settings.streams
+    if settings.threads is not None:
+        found["INFERENCE_NUM_THREADS"] = settings.threads * (settings.streams or 1)
+        found.setdefault("NUM_STREAMS", 1)
+    raw = options.get("properties", {})
+    if not isinstance(raw, Mapping):
+        raise InvalidInput(f"properties of runtime openvino is a table, not {raw!r}")
+    return {**found, **raw}
+
+
+def _compile(model: Model, settings: Settings, extra: Mapping[str, Any]) -> Any:
+    import openvino as ov
+
+    wanted = properties(settings)
+    device = str(settings.options.get("device", "CPU"))
+    core = ov.Core()
+    if settings.precision and device == "CPU":
+        spoken = core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+        if _PRECISIONS[settings.precision][1] not in spoken:
+            # OpenVINO would take the hint and run in another precision.
+            raise InvalidInput(
+                f"this CPU has no {settings.precision} for OpenVINO", f"use one of: {', '.join(spoken).lower()}"
+            )
+    try:
+        core.set_property({"ENABLE_MMAP": bool(settings.options.get("mmap", True))})
+        graph = core.read_model(os.fspath(model.path))
+        if settings.shapes is not None:
+            graph.reshape({name: list(shape) for name, shape in settings.shapes.items() if _has(graph, name)})
+        return core.compile_model(graph, device, {**wanted, **extra})
+    except Exception as error:
+        text = _readable(error)
+        if "roperty" in text and "nsupported" in text:
+            raise InvalidInput(f"openvino: {text}") from None
+        raise Failed(f"openvino cannot load {model.path.name}: {text}") from None
+
+
+def _has(graph: Any, name: str) -> bool:
+    return any(name in port.get_names() for port in graph.inputs)
+
+
+def _base_request(compiled: Any) -> Any:
+    from openvino._pyopenvino import CompiledModel
+
+    return CompiledModel.create_infer_request(compiled)
+
+
+def _inputs(compiled: Any) -> dict[str, tuple[int, Any, str]]:
+    """Index, NumPy dtype and OpenVINO type name of each input, by each of its names."""
+    found = {}
+    for index, port in enumerate(compiled.inputs):
+        element = port.get_element_type()
+        kind = element.get_type_name()
+        dtype = None if kind in ("string", "bf16") else element.to_dtype()
+        found[_name(port, index, "input")] = (index, dtype, kind)
+    return found
+
+
+def _output_names(compiled: Any, model: Model) -> list[tuple[str, str]]:
+    ports = compiled.outputs
+    kinds = [port.get_element_type().get_type_name() for port in ports]
+    if len(ports) == len(model.signature.outputs):
+        return list(zip([tensor.name for tensor in model.signature.outputs], kinds, strict=True))
+    return [(_name(port, i, "output"), kind) for i, (port, kind) in enumerate(zip(ports, kinds, strict=True))]
+
+
+def _name(port: Any, index: int, what: str) -> str:
+    names = sorted(port.get_names())
+    return names[0] if names else f"{what}_{index}"
+
+
+def _tensor(name: str, array: np.ndarray, dtype: Any, kind: str) -> Any:
+    """A tensor over the array's own memory; only text, read-only and scattered arrays are copied."""
+    import numpy as np
+    import openvino as ov
+
+    if dtype is None:
+        if kind == "string":
+            return ov.Tensor(np.asarray(array, dtype=np.str_), shared_memory=False)
+        return ov.Tensor(np.ascontiguousarray(array), array.shape, ov.Type.bf16)
+    if array.dtype != dtype:
+        raise InvalidInput(f"input {name} is {array.dtype}, and the model expects {np.dtype(dtype)}")
+    flags = array.flags
+    if not (flags.c_contiguous and flags.writeable):
+        array = np.array(array, order="C")
+    return ov.Tensor(array, shared_memory=True)
+
+
+def _sources(compiled: Any) -> dict[str, tuple[str, ...]]:
+    """The model's own node names that were fused into each executed node."""
+    found = {}
+    for node in compiled.get_runtime_model().get_ops():
+        info = node.get_rt_info()
+        if "originalLayersNames" in info:
+            names = str(info["originalLayersNames"].astype(str))
+            found[node.get_friendly_name()] = tuple(name for name in names.split(",") if name)
+    return found
+
+
+def _readable(error: Exception) -> str:
+    """The message without the `Exception from src/...` lines that lead to it, on one line."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    kept = [line.removeprefix("Caught exception: ") for line in lines if line]
+    kept = [line for line in kept if not line.startswith("Exception from ")] or kept
+    return " ".join(" ".join(kept).split())[:500]
+
+
+def _run_error(error: Exception) -> HastenError:
+    return error if isinstance(error, HastenError) else Failed(f"openvino: {_readable(error)}")
