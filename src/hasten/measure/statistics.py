@@ -6,16 +6,18 @@ Every interval is two-sided at `level`. Randomness comes from `seed` alone, so t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, Literal
 
 from hasten.measure.intervals import (
     Interval,
     as_series,
+    improvement,
     is_noisy,
     mean_interval,
     percentile_interval,
+    ratio_interval,
     signed_rank_interval,
     steady,
 )
@@ -29,11 +31,14 @@ __all__ = [
     "Interval",
     "Verdict",
     "bootstrap_score",
+    "improvement",
     "is_noisy",
     "mean_interval",
     "non_inferior",
     "paired_bootstrap",
+    "pareto",
     "percentile_interval",
+    "ratio_interval",
     "samples_needed",
     "signed_rank_interval",
     "steady",
@@ -170,6 +175,25 @@ def samples_needed(
         z2 = NormalDist().inv_cdf(0.975) ** 2
         return max(samples + 1, math.ceil((samples + z2) * half / margin - z2))
     return max(samples + 1, math.ceil(samples * (half / margin) ** 2))
+
+
+def pareto(points: Sequence[Sequence[float]], higher_is_better: Sequence[bool]) -> tuple[int, ...]:
+    """The indices of the points that no other point dominates (as good everywhere, better somewhere).
+
+    One direction for each figure of a point. Points that are equal all stay. A NaN is worse than any number: a figure
+    that was not taken wins nothing.
+    """
+
+    def losses(point: Sequence[float]) -> tuple[float, ...]:
+        signed = [-x if higher else x for x, higher in zip(point, higher_is_better, strict=True)]
+        return tuple(math.inf if math.isnan(x) else x for x in signed)
+
+    table = [losses(point) for point in points]
+    return tuple(
+        index
+        for index, point in enumerate(table)
+        if not any(other != point and all(o <= p for o, p in zip(other, point, strict=True)) for other in table)
+    )
 
 
 def _take(values: Any, index: Any) -> Any:
