@@ -10,20 +10,22 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from hasten.device import Device
-from hasten.errors import Failed, HastenError, InvalidInput
+from hasten.errors import Failed, HastenError
 from hasten.events import Event, OnEvent, ignore
 from hasten.goal import Goal
 from hasten.isolate import Limits, Worker, WorkerFailed, run
 from hasten.lab.race import race
-from hasten.measure.statistics import ratio_interval
-from hasten.measure.summary import Tariff, summarise
-from hasten.measurement import Figure, Measurement, Quality, Trial
+from hasten.lab.station import RESIDENT, Station
+from hasten.measure.statistics import improvement
+from hasten.measure.summary import summarise
+from hasten.measurement import Figure, Measurement, Quality, Status, Trial
 from hasten.recipe import Recipe
+from hasten.costs.tariff import Tariff
 from hasten.variant import Variant
 from hasten.workload import Split, Workload
 
@@ -31,52 +33,25 @@ ROUND_S = 0.5
 """A round of the baseline should take about this long: short rounds follow the machine's drift, long ones hide jitter."""
 SCENE_OFFLINE = 256
 SCENE_SINGLE = 64
-VERIFY_SHARE = 0.4
-"""Of the time to confirm, at most this share goes to the baseline's outputs on the verification samples."""
+SCREEN_ROUNDS = 5
 QUALITY_S = 6.0
 """Screening spends at most about this long on the baseline's outputs; confirming uses every verification sample."""
+VERIFY_SHARE = 0.4
+"""Of the time to confirm, at most this share goes to the baseline's outputs on the verification samples."""
+ONE = Figure(1.0, "x", "measured", (1.0, 1.0))
 
 
 class Lab(Protocol):
-    """What a search asks of a lab. Every answer is a trial with status and reason; none of these raises for a bad recipe."""
+    """What a search asks of a lab. `start` comes first; a bad recipe becomes a failed trial, never an exception."""
 
     def clock(self) -> float: ...
     def start(self, recipe: Recipe) -> None: ...
     def baseline(self) -> Trial: ...
-    def screen(self, recipe: Recipe, origin: str, why: str) -> Trial: ...
+    def screen(self, recipe: Recipe, origin: str = "search", why: str = "") -> Trial: ...
     def race(self, recipes: Sequence[Recipe], budget_s: float) -> dict[str, Figure]: ...
     def confirm(self, trial: Trial, beside: Sequence[Trial], budget_s: float) -> list[Trial]: ...
     def operators(self, recipe: Recipe) -> list[dict[str, Any]]: ...
     def close(self) -> None: ...
-
-
-@dataclass
-class Station:
-    """A worker with one variant opened in it: a contestant of a race."""
-
-    name: str
-    worker: Worker
-    goal: Goal
-    tariff: Tariff
-    opened: Mapping[str, Any]
-    repeat: int = 1
-    scenario: str | None = None
-    rounds: list[Mapping[str, Any]] = field(default_factory=list)
-    timeout_s: float = 120.0
-
-    def round(self) -> float:
-        """Run one round and return the goal's figure for it."""
-        answer = self.worker.call(
-            "hasten.measure.bench:round", {"repeat": self.repeat, "scenario": self.scenario}, self.timeout_s
-        )
-        self.rounds.append(answer)
-        return self.tariff.figure(self.goal.figure, answer)
-
-    def outputs(self, indices: Sequence[int], path: Path) -> Path:
-        self.worker.call(
-            "hasten.measure.bench:outputs", {"indices": list(indices), "path": str(path)}, self.timeout_s * 4
-        )
-        return path
 
 
 @dataclass
@@ -93,108 +68,108 @@ class LocalLab:
     memory_bytes: int | None = None
     seed: int = 0
     on_event: OnEvent = ignore
-    screen_rounds: int = 5
 
     def __post_init__(self) -> None:
         self.workdir.mkdir(parents=True, exist_ok=True)
         self._stack = ExitStack()
         self._reference: Station | None = None
+        self._baseline: Recipe | None = None
         self._scene: tuple[int, ...] = ()
         self._quality_scene: tuple[int, ...] = ()
         self._repeat = 1
         self._per_sample_s = 1e-3
-        self._quality: dict[str, dict[str, Any]] = {}
-        self._baseline: Recipe | None = None
-
-    @property
-    def limits(self) -> Limits:
-        return Limits(memory_bytes=self.memory_bytes, cpus=self.device.cpus or None)
+        self._verdicts: dict[str, dict[str, Any]] = {}
 
     def clock(self) -> float:
         return time.monotonic()
+
+    def close(self) -> None:
+        self._stack.close()
+        shutil.rmtree(self.workdir / "outputs", ignore_errors=True)
+
+    def ratio(self, baseline: float, variant: float) -> float:
+        """The improvement of one round; goals that rounds do not show are raced by throughput."""
+        return variant / baseline if self.goal.figure in RESIDENT else self.goal.ratio(baseline, variant)
 
     # -- the baseline ---------------------------------------------------------------------------------------------
 
     def start(self, recipe: Recipe) -> None:
         """Open the model as brought, size the scene by its speed, and keep it open beside every later trial."""
         self._baseline = recipe
+        self._size_scene(recipe, self.build(recipe))
+        self._reference = self._stack.enter_context(self._open(recipe, self._scene))
+
+    def baseline(self) -> Trial:
+        """The figures of the model as brought; its speed-up is 1 by definition."""
+        start = self.clock()
+        reference, recipe = self._started()
+        reference.rounds = []
+        for _ in range(SCREEN_ROUNDS):
+            reference.round()
+        measurement = Measurement(self.figures(reference))
+        spent = self.clock() - start
+        return Trial(
+            recipe.id, recipe, "ok", "the model as brought", measurement, ONE, seconds_spent=spent, origin="brought"
+        )
+
+    def _size_scene(self, recipe: Recipe, variant: Variant) -> None:
+        """Take as many selection samples as the baseline does in a round, and repeat few samples to fill it."""
         pool = self.split.selection
         few = min(len(pool), 16)
-        probe = self._open(recipe, pool[:few])
-        probe.worker.close()
-        self._per_sample_s = max(1e-6, probe.opened["round_s"] / few)
+        with self._open(recipe, pool[:few], variant) as probe:
+            self._per_sample_s = max(1e-6, probe.opened["round_s"] / few)
         single = self.workload.scenario == "single-stream"
         wanted = max(4 if single else 32, int(ROUND_S / self._per_sample_s))
         count = max(1, min(len(pool), SCENE_SINGLE if single else SCENE_OFFLINE, wanted))
         self._scene = pool[:count]
         self._repeat = max(1, round(ROUND_S / (self._per_sample_s * count)))
         self._quality_scene = pool[: max(few, min(len(pool), int(QUALITY_S / self._per_sample_s)))]
-        self._reference = self._stack.enter_context(_closing(self._open(recipe, self._scene)))
-
-    def baseline(self) -> Trial:
-        """The figures of the model as brought; its speed-up is 1 by definition."""
-        start = self.clock()
-        reference = self._need_reference()
-        reference.rounds = []
-        for _ in range(self.screen_rounds):
-            reference.round()
-        figures = self._figures(reference, reference.rounds)
-        one = Figure(1.0, "x", "measured", (1.0, 1.0))
-        recipe = self._need_baseline()
-        return Trial(
-            recipe.id,
-            recipe,
-            "ok",
-            "the model as brought",
-            Measurement(figures),
-            one,
-            seconds_spent=self.clock() - start,
-            origin="brought",
-        )
 
     # -- screening ------------------------------------------------------------------------------------------------
 
     def screen(self, recipe: Recipe, origin: str = "search", why: str = "") -> Trial:
         """A few alternating rounds beside the baseline, and the quality on the selection samples."""
         start = self.clock()
-        stderr = ""
         trial = Trial(recipe.id, recipe, "failed", origin=origin, why=why)  # type: ignore[arg-type]
         try:
-            reference = self._need_reference()
-            station = self._open(recipe, self._scene)
-            with station.worker:
-                pairs = []
-                for number in range(self.screen_rounds):
-                    first, second = (reference, station) if number % 2 == 0 else (station, reference)
-                    values = {first.name: first.round()}
-                    values[second.name] = second.round()
-                    pairs.append((values[reference.name], values[station.name]))
-                    if number >= 1 and self._hopeless(pairs):
-                        break
-                speedup = ratio_interval(pairs, self.goal.higher_is_better, seed=self.seed)
-                quality, verdict = self._screen_quality(recipe, station)
-                figures = self._figures(station, station.rounds)
-                stderr = station.worker.stderr[-2000:]
-            status, reason = self._judge(speedup, verdict, figures)
-            trial = replace(
-                trial,
-                status=status,
-                reason=reason,
-                measurement=Measurement(figures, quality),
-                speedup=speedup,
-                rounds=tuple(pairs),
-                stderr=stderr,
-            )
+            trial = self._screened(trial)
         except WorkerFailed as error:
             trial = replace(trial, reason=error.outcome.reason, stderr=error.outcome.stderr[-2000:])
         except HastenError as error:
             trial = replace(trial, reason=error.cause)
         return replace(trial, seconds_spent=self.clock() - start)
 
-    def _hopeless(self, pairs: Sequence[tuple[float, float]]) -> bool:
-        return all(self.goal.ratio(a, b) < 0.5 for a, b in pairs)
+    def _screened(self, trial: Trial) -> Trial:
+        reference, _ = self._started()
+        with self._open(trial.recipe, self._scene) as station:
+            pairs: list[tuple[float, float]] = []
+            for number in range(SCREEN_ROUNDS):
+                if number % 2 == 0:
+                    first = reference.round()
+                    pairs.append((first, station.round()))
+                else:
+                    first = station.round()
+                    pairs.append((reference.round(), first))
+                if number >= 1 and all(self.ratio(a, b) < 0.5 for a, b in pairs):
+                    break  # hopeless
+            speedup = self.settled(improvement([self.ratio(a, b) for a, b in pairs]), reference, station)
+            verdict = self._screen_quality(trial.recipe, station)
+            figures = self.figures(station)
+            stderr = station.worker.stderr[-2000:]
+        status, reason = self._judge(speedup, verdict, figures)
+        return replace(
+            trial,
+            status=status,
+            reason=reason,
+            measurement=Measurement(figures, as_quality(verdict)),
+            speedup=speedup,
+            rounds=tuple(pairs),
+            stderr=stderr,
+        )
 
-    def _judge(self, speedup: Figure, verdict: Mapping[str, Any], figures: Mapping[str, Figure]) -> Any:
+    def _judge(
+        self, speedup: Figure, verdict: Mapping[str, Any], figures: Mapping[str, Figure]
+    ) -> tuple[Status, str]:
         """Screening only rejects what is clearly out; the race and the confirmation decide."""
         if verdict["verdict"] == "inferior":
             return "rejected", f"quality: {verdict['text']}"
@@ -205,120 +180,107 @@ class LocalLab:
             return "rejected", f"misses {', '.join(missed)}"
         return "ok", ""
 
-    def _screen_quality(self, recipe: Recipe, station: Station) -> tuple[Quality, dict[str, Any]]:
+    def _screen_quality(self, recipe: Recipe, station: Station) -> Mapping[str, Any]:
         """Execution settings do not change what is computed: recipes alike in the rest share one verdict."""
         key = quality_key(recipe)
-        if key not in self._quality:
-            reference = self._outputs_path(self._need_baseline(), "selection")
-            if not reference.is_file():
-                self._need_reference().outputs(self._quality_scene, reference)
+        if key not in self._verdicts:
+            reference, baseline = self._started()
+            expected = self._outputs_path(baseline, "selection")
+            if not expected.is_file():
+                reference.outputs(self._quality_scene, expected)
             path = station.outputs(self._quality_scene, self._outputs_path(recipe, "selection"))
-            self._quality[key] = self._evaluate(path, self._quality_scene, "selection")
-        verdict = self._quality[key]
-        return _quality(verdict), verdict
-
-    def _evaluate(self, path: Path, indices: Sequence[int], stage: str) -> dict[str, Any]:
-        answer: dict[str, Any] = run(
-            "hasten.measure.quality:evaluate",
-            {
-                "metric": self.workload.metric,
-                "baseline": str(self._outputs_path(self._need_baseline(), stage)),
-                "variant": str(path),
-                "samples": str(self.workload.samples.path),
-                "indices": list(indices),
-                "output": self.workload.output,
-                "max_drop": str(self.goal.max_drop),
-                "seed": self.seed,
-            },
-            Limits(seconds=300),
-        )
-        return answer
+            self._verdicts[key] = self._evaluate(expected, path, self._quality_scene)
+        return self._verdicts[key]
 
     # -- racing and confirming ------------------------------------------------------------------------------------
 
     def race(self, recipes: Sequence[Recipe], budget_s: float) -> dict[str, Figure]:
         """Alternate the baseline and the finalists in fresh workers; a ratio for each that lived through it."""
         with ExitStack() as stack:
-            contestants = [self._need_reference()]
+            reference, _ = self._started()
+            contestants = [reference]
             for recipe in recipes:
                 try:
-                    contestants.append(stack.enter_context(_closing(self._open(recipe, self._scene))))
+                    contestants.append(stack.enter_context(self._open(recipe, self._scene)))
                 except HastenError:
                     continue
             if len(contestants) == 1:
                 return {}
             result = race(
                 contestants,
-                ratio=self.goal.ratio,
+                ratio=self.ratio,
                 clock=self.clock,
                 budget_s=budget_s,
-                min_rounds=5,
+                eliminate=self.goal.figure not in RESIDENT,
                 seed=self.seed,
                 on_round=lambda number: self.on_event(Event("round", f"round {number} of the final race")),
             )
-            return dict(result.ratios)
+            return {
+                station.name: self.settled(result.ratios[station.name], reference, station)
+                for station in contestants[1:]
+                if station.name in result.ratios and station.name not in result.errors
+            }
 
     def confirm(self, trial: Trial, beside: Sequence[Trial], budget_s: float) -> list[Trial]:
         """Fresh workers, fresh rounds and the verification samples, for the winner and the baselines beside it.
 
         The first of `beside` is the model as brought. Returns every one of them again, measured anew, in that order with
-        the winner last; statuses of the winner say whether it holds.
+        the winner last, whose status says whether it holds.
         """
         start = self.clock()
         brought, *others = beside
-        scene = self.split.verification[: max(1, len(self._scene))]
         everyone = [brought, *(other for other in others if other.id != trial.id), trial]
+        scene = self.split.verification[: max(1, len(self._scene))]
+        indices = self.split.verification[: max(32, int(budget_s * VERIFY_SHARE / self._per_sample_s))]
         with ExitStack() as stack:
-            stations = [stack.enter_context(_closing(self._open(each.recipe, scene))) for each in everyone]
+            stations = [stack.enter_context(self._open(each.recipe, scene)) for each in everyone]
             result = race(
                 stations,
-                ratio=self.goal.ratio,
+                ratio=self.ratio,
                 clock=self.clock,
-                budget_s=budget_s * 0.6,
-                min_rounds=6,
+                budget_s=budget_s * (1 - VERIFY_SHARE),
                 seed=self.seed + 1,
                 on_round=lambda number: self.on_event(Event("round", f"round {number} of the confirmation")),
             )
-            if trial.id not in result.ratios:
-                raise Failed(f"the winner failed while it was confirmed: {result.errors.get(trial.id, 'unknown')}")
+            if trial.id in result.errors or trial.id not in result.ratios:
+                raise Failed(f"failed while it was confirmed: {result.errors.get(trial.id, 'the baseline failed')}")
             latencies = self._latencies(stations)
-            affordable = max(32, int(budget_s * VERIFY_SHARE / self._per_sample_s))
-            indices = self.split.verification[:affordable]
-            verdicts = {}
-            for station, each in zip(stations, everyone, strict=True):
-                if station.name in result.errors:
-                    continue
-                path = station.outputs(indices, self._outputs_path(each.recipe, "verification"))
-                if each is not brought:
-                    verdicts[each.id] = self._evaluate(path, indices, "verification")
+            expected = stations[0].outputs(indices, self._outputs_path(brought.recipe, "verification"))
             confirmed = []
             for station, each in zip(stations, everyone, strict=True):
-                if station.name in result.errors:
-                    confirmed.append(replace(each, status="failed", reason=result.errors[station.name]))
+                if each.id in result.errors:
+                    confirmed.append(replace(each, status="failed", reason=result.errors[each.id]))
                     continue
-                figures = self._figures(station, station.rounds, latencies.get(station.name))
-                speedup = result.ratios.get(each.id, Figure(1.0, "x", "measured", (1.0, 1.0)))
-                verdict = verdicts.get(each.id)
-                status, reason = ("ok", each.reason) if verdict is None else self._final(speedup, verdict, figures)
+                figures = self.figures(station, latencies.get(each.id))
+                speedup, quality, status, reason = ONE, None, each.status, each.reason
+                if each is not brought:
+                    path = station.outputs(indices, self._outputs_path(each.recipe, "verification"))
+                    verdict = self._evaluate(expected, path, indices)
+                    speedup = self.settled(result.ratios[each.id], stations[0], station)
+                    quality = as_quality(verdict)
+                    status, reason = self._final(speedup, verdict, figures)
                 confirmed.append(
                     replace(
                         each,
                         status=status,
                         reason=reason,
-                        measurement=Measurement(figures, None if verdict is None else _quality(verdict)),
+                        measurement=Measurement(figures, quality),
                         speedup=speedup,
-                        rounds=tuple(zip(result.rounds[brought.id], result.rounds[each.id], strict=False)),
+                        rounds=result.pairs(each.id),
                         seconds_spent=each.seconds_spent + (self.clock() - start) / len(everyone),
                         final=True,
                     )
                 )
         return confirmed
 
-    def _final(self, speedup: Figure, verdict: Mapping[str, Any], figures: Mapping[str, Figure]) -> Any:
+    def _final(
+        self, speedup: Figure, verdict: Mapping[str, Any], figures: Mapping[str, Figure]
+    ) -> tuple[Status, str]:
         """Rule 1: the interval above 1, every constraint held, quality shown non-inferior."""
-        if speedup.ci95 is None or speedup.ci95[0] <= 1.0:
-            low, high = speedup.ci95 or (0.0, 0.0)
-            return "undecided", f"the improvement is not shown: {speedup.value:.2f}x, 95% interval {low:.2f} to {high:.2f}"
+        low, high = speedup.ci95 or (0.0, 0.0)
+        if low <= 1.0:
+            found = f"{speedup.value:.2f}x, 95% interval {low:.2f} to {high:.2f}"
+            return "undecided", f"the improvement is not shown: {found}"
         if verdict["verdict"] == "inferior":
             return "rejected", f"quality: {verdict['text']}"
         if verdict["verdict"] == "undecided":
@@ -330,7 +292,7 @@ class LocalLab:
         return "ok", ""
 
     def _latencies(self, stations: Sequence[Station]) -> dict[str, list[float]]:
-        """Single-stream latencies, taken in turns, for scenarios whose rounds do not give them."""
+        """Single-stream latencies, taken in turns, for goals whose rounds do not give them but whose bounds need them."""
         if self.workload.scenario == "single-stream":
             return {}
         if not any(c.figure.startswith("latency_ms") for c in self.goal.where):
@@ -338,66 +300,90 @@ class LocalLab:
         found: dict[str, list[float]] = {station.name: [] for station in stations}
         for _ in range(3):
             for station in stations:
-                answer = station.worker.call(
-                    "hasten.measure.bench:round", {"scenario": "single-stream"}, station.timeout_s
-                )
-                found[station.name] += answer["latencies_ms"]
+                found[station.name] += station.latencies()
         return found
+
+    # -- comparing two subjects -----------------------------------------------------------------------------------
+
+    def open_pair(
+        self, stack: ExitStack, recipe_a: Recipe, a: Variant, recipe_b: Recipe, b: Variant
+    ) -> tuple[Station, Station]:
+        """Open two subjects, named "a" and "b", on the same scene; it is sized by the first."""
+        self._size_scene(recipe_a, a)
+        first = stack.enter_context(self._open(recipe_a, self._scene, a))
+        second = stack.enter_context(self._open(recipe_b, self._scene, b))
+        first.name, second.name = "a", "b"
+        return first, second
+
+    def quality_beside(self, a: Station, b: Station) -> dict[str, Any]:
+        """B's quality beside A's on the selection samples."""
+        folder = self.workdir / "outputs"
+        folder.mkdir(exist_ok=True)
+        expected = a.outputs(self._quality_scene, folder / "a.npz")
+        path = b.outputs(self._quality_scene, folder / "b.npz")
+        return self._evaluate(expected, path, self._quality_scene)
 
     # -- common ---------------------------------------------------------------------------------------------------
 
     def operators(self, recipe: Recipe) -> list[dict[str, Any]]:
-        with _closing(self._open(recipe, self._scene)) as station:
-            answer: list[dict[str, Any]] = station.worker.call("hasten.measure.bench:operators", {}, 120)
-            return answer
+        with self._open(recipe, self._scene) as station:
+            return station.operators()
 
-    def close(self) -> None:
-        self._stack.close()
-        shutil.rmtree(self.workdir / "outputs", ignore_errors=True)
-
-    def _open(self, recipe: Recipe, indices: Sequence[int]) -> Station:
-        variant = self.build(recipe)
-        worker = Worker(self.limits)
-        try:
-            opened = worker.call(
-                "hasten.measure.bench:open",
-                {
-                    "variant": variant.to_json(),
-                    "recipe": recipe.to_json(),
-                    "signature": self.workload.to_json()["model"]["signature"],
-                    "padding": self.workload.to_json()["padding"],
-                    "samples": str(self.workload.samples.path),
-                    "indices": list(indices),
-                    "scenario": self.workload.scenario,
-                },
-                180,
-            )
-        except BaseException:
-            worker.close()
-            raise
-        size = sum(part.facts.size_bytes for part in variant.parts.values())
-        return Station(recipe.id, worker, self.goal, self.tariff, opened | {"size_bytes": size}, self._repeat)
-
-    def _need_reference(self) -> Station:
-        if self._reference is None:
-            raise Failed("the lab was used before it was started")
-        return self._reference
-
-    def _need_baseline(self) -> Recipe:
-        if self._baseline is None:
-            raise Failed("the lab was used before it was started")
-        return self._baseline
-
-    def _figures(
-        self, station: Station, rounds: Sequence[Mapping[str, Any]], latencies_ms: Sequence[float] | None = None
-    ) -> dict[str, Figure]:
+    def figures(self, station: Station, latencies_ms: Sequence[float] | None = None) -> dict[str, Figure]:
         return summarise(
-            rounds,
+            station.rounds,
             tariff=self.tariff,
             peak_memory_bytes=station.worker.peak_memory_bytes,
-            size_bytes=station.opened["size_bytes"],
+            size_bytes=station.size_bytes,
             latencies_ms=latencies_ms,
         )
+
+    def settled(self, raced: Figure | None, baseline: Station, station: Station, error: str | None = None) -> Figure:
+        """The goal's improvement: what the rounds gave, or, for memory and size, what the processes came to."""
+        if self.goal.figure in RESIDENT:
+            value = self.goal.ratio(baseline.resident(self.goal.figure), station.resident(self.goal.figure))
+            return Figure(value, "x", "measured: one process each", (value, value))
+        if raced is None:
+            raise Failed(error or "nothing was raced")
+        return raced
+
+    def _evaluate(self, expected: Path, path: Path, indices: Sequence[int]) -> dict[str, Any]:
+        answer: dict[str, Any] = run(
+            "hasten.measure.quality:evaluate",
+            {
+                "metric": self.workload.metric,
+                "baseline": str(expected),
+                "variant": str(path),
+                "labels": str(self.workload.samples.path),
+                "indices": list(indices),
+                "output": self.workload.output,
+                "max_drop": str(self.goal.max_drop),
+                "seed": self.seed,
+            },
+            Limits(seconds=300),
+        )
+        return answer
+
+    def _open(self, recipe: Recipe, indices: Sequence[int], variant: Variant | None = None) -> Station:
+        variant = variant or self.build(recipe)
+        workload = self.workload.to_json()
+        payload = {
+            "variant": variant.to_json(),
+            "recipe": recipe.to_json(),
+            "signature": workload["model"]["signature"],
+            "padding": workload["padding"],
+            "samples": str(self.workload.samples.path),
+            "indices": list(indices),
+            "scenario": self.workload.scenario,
+        }
+        worker = Worker(Limits(memory_bytes=self.memory_bytes, cpus=self.device.cpus or None))
+        size = sum(part.facts.size_bytes for part in variant.parts.values())
+        return Station.open(recipe.id, worker, payload, self.goal, self.tariff, size, self._repeat)
+
+    def _started(self) -> tuple[Station, Recipe]:
+        if self._reference is None or self._baseline is None:
+            raise Failed("the lab was used before it was started")
+        return self._reference, self._baseline
 
     def _outputs_path(self, recipe: Recipe, stage: str) -> Path:
         folder = self.workdir / "outputs"
@@ -412,20 +398,9 @@ def quality_key(recipe: Recipe) -> str:
     return Recipe(recipe.steps, runtime, runner).id
 
 
-class _closing:
-    """A context that closes a station's worker."""
+def as_quality(verdict: Mapping[str, Any]) -> Quality:
+    """The quality of an answer of `measure.quality:evaluate`."""
 
-    def __init__(self, station: Station) -> None:
-        self.station = station
-
-    def __enter__(self) -> Station:
-        return self.station
-
-    def __exit__(self, *exc: object) -> None:
-        self.station.worker.close()
-
-
-def _quality(verdict: Mapping[str, Any]) -> Quality:
     def interval(pair: Sequence[float] | None) -> tuple[float, float] | None:
         return None if pair is None else (pair[0], pair[1])
 
@@ -436,5 +411,3 @@ def _quality(verdict: Mapping[str, Any]) -> Quality:
         verdict["kind"],
         verdict["samples"],
     )
-
-

@@ -1,0 +1,169 @@
+"""Sets up a study and runs the loop on this machine."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hasten.costs.tariff import Tariff
+from hasten.device import Device
+from hasten.errors import InvalidInput
+from hasten.events import OnEvent, ignore
+from hasten.goal import Goal
+from hasten.isolate import Limits, run
+from hasten.lab.store import Store
+from hasten.lab.trial import LocalLab
+from hasten.levers import Case, Lever, Proposal, all_levers
+from hasten.paths import cache_dir
+from hasten.recipe import Recipe
+from hasten.runtimes import all_runtimes
+from hasten.search.build import Builder
+from hasten.search.inference import Search
+from hasten.search.prepare import OFFLINE_BATCH, RUNTIME_OF, Prepared
+from hasten.study import Study
+from hasten.versions import versions
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything a run of the loop needs, decided before anything is measured."""
+
+    study: Study
+    case: Case
+    levers: Mapping[str, Lever]
+    brought: Recipe
+    builder: Builder
+
+
+def plan(
+    prepared: Prepared,
+    goal: Goal,
+    device: Device,
+    *,
+    only: Sequence[str] = (),
+    skip: Sequence[str] = (),
+    runtimes: Sequence[str] = (),
+    memory_bytes: int | None = None,
+    seed: int = 0,
+) -> Plan:
+    """Choose levers and runtimes, and lay out the study. Raises `InvalidInput` for names that do not exist."""
+    levers = choose(all_levers(), only, skip)
+    usable = usable_runtimes(prepared.workload.model.format, runtimes)
+    study = Study(prepared.workload, goal, device, versions(), seed, notes=prepared.notes)
+    folder = cache_dir() / "studies" / study.key[:24]
+    case = Case(
+        workload=prepared.workload,
+        goal=goal,
+        device=device,
+        recipe=Recipe(),
+        workdir=folder,
+        split=prepared.workload.split(seed),
+        operators=prepared.operators,
+        lengths=prepared.lengths,
+        duplicates=prepared.duplicates,
+        runtimes=usable,
+        seed=seed,
+    )
+    builder = Builder(case, cache_dir() / "variants", versions(), memory_bytes, seconds=max(60.0, goal.budget_s / 2))
+    return Plan(study, case, levers, brought_recipe(prepared), builder)
+
+
+def optimize(
+    plan: Plan, store: Store, tariff: Tariff, *, memory_bytes: int | None = None, on_event: OnEvent = ignore
+) -> Study:
+    """Run the loop. Ctrl-C ends it early with a valid study."""
+    lab = LocalLab(
+        plan.study.workload,
+        plan.study.goal,
+        plan.study.device,
+        plan.case.split,
+        plan.case.workdir,
+        plan.builder,
+        tariff,
+        memory_bytes,
+        plan.study.seed,
+        on_event,
+    )
+    try:
+        return Search(
+            plan.study,
+            plan.case,
+            lab,
+            store,
+            plan.levers,
+            plan.brought,
+            on_event,
+            lambda case: measure_sensitivity(case, plan.builder),
+        ).run()
+    finally:
+        lab.close()
+        shutil.rmtree(plan.case.workdir, ignore_errors=True)
+
+
+def suggest(plan: Plan, recipe: Recipe | None = None, profile: Mapping[str, float] | None = None) -> list[Proposal]:
+    """What would be tried first from `recipe`, best predicted gain first; measures nothing."""
+    case = replace(plan.case, recipe=recipe or plan.brought, profile=profile or {})
+    found = [proposal for lever in plan.levers.values() for proposal in lever.propose(case)]
+    return sorted(found, key=lambda proposal: -proposal.gain.factor)
+
+
+def brought_recipe(prepared: Prepared) -> Recipe:
+    """The model as people run it today: its usual runtime with default settings, batches in arrival order."""
+    workload = prepared.workload
+    offline = workload.scenario != "single-stream"
+    return Recipe(
+        runtime={"name": RUNTIME_OF[workload.model.format]}, runner={"batch": OFFLINE_BATCH if offline else 1}
+    )
+
+
+def choose(levers: Mapping[str, Lever], only: Sequence[str], skip: Sequence[str]) -> Mapping[str, Lever]:
+    """The levers that `--only` and `--skip` leave."""
+    for name in (*only, *skip):
+        if name not in levers:
+            raise InvalidInput(f"there is no lever called {name!r}", f"use one of: {', '.join(sorted(levers))}")
+    return {name: lever for name, lever in levers.items() if (not only or name in only) and name not in skip}
+
+
+def usable_runtimes(format: str, wanted: Sequence[str]) -> tuple[str, ...]:
+    """The runtimes that accept the format and can be used here; a wanted one that cannot is an error."""
+    found = []
+    known = all_runtimes()
+    for name in wanted:
+        if name not in known:
+            raise InvalidInput(f"there is no runtime called {name!r}", f"use one of: {', '.join(sorted(known))}")
+    for name, runtime in known.items():
+        if (wanted and name not in wanted) or format not in runtime.accepts:
+            continue
+        available = runtime.availability()
+        if available.usable:
+            found.append(name)
+        elif wanted:
+            raise InvalidInput(
+                f"runtime {name} cannot be used here: {available.reason}", "install it", available.command
+            )
+    return tuple(found)
+
+
+def measure_sensitivity(case: Case, builder: Builder) -> Mapping[str, Any] | None:
+    """The table of `levers.sensitivity` for the runtime of `case.recipe`, taken in a worker."""
+    steps = [step for step in case.recipe.steps if step.lever != "int8"]
+    before = builder(replace(case.recipe, steps=tuple(steps)))
+    quantised = [step for step in case.recipe.steps if step.lever == "int8"]
+    if not quantised:
+        return None
+    table: Mapping[str, Any] = run(
+        "hasten.levers.sensitivity:measure",
+        {
+            "case": case.to_json(),
+            "before": before.to_json(),
+            "quantised": builder(case.recipe).to_json(),
+            "step": quantised[0].to_json(),
+        },
+        Limits(builder.memory_bytes, builder.seconds, case.device.cpus or None),
+    )
+    return table
+
+
