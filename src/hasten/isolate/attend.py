@@ -49,7 +49,7 @@ class Attendant:
         poll = select.poll()
         if self._stderr is not None:
             poll.register(self._stderr, select.POLLIN)
-        # Without a limit nothing but stderr can happen, so the thread sleeps: a measurement is going on beside it.
+        # Without a limit only stderr matters, so the thread sleeps nearly always: a measurement goes on beside it.
         pause = SAMPLE_SECONDS if self._limit is not None else 0.5
         sample_at = time.monotonic()
         while not self._ended.is_set():
