@@ -58,7 +58,8 @@ class Scale:
 
 
 def tick_text(value: float) -> str:
-    return number(value, 2) if value else "0"
+    text = number(value, 2) if value else "0"
+    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,10 @@ class Chart:
     def y(self, value: float) -> float:
         return round((1 - self.up.share(value)) * self.height, 1)
 
+    def segment(self, start: tuple[float, float], end: tuple[float, float], kind: str) -> Markup:
+        """A straight line between two points given in values."""
+        return el("line", x1=self.x(start[0]), x2=self.x(end[0]), y1=self.y(start[1]), y2=self.y(end[1]), class_=kind)
+
     def frame(self) -> list[Markup]:
         parts = []
         for value in self.up.ticks(5):
@@ -85,9 +90,7 @@ class Chart:
         for value in self.across.ticks(5):
             at_x = self.x(value)
             parts.append(el("line", x1=at_x, x2=at_x, y1=self.height, y2=self.height + 4, class_="base"))
-            parts.append(
-                el("text", tick_text(value), x=at_x, y=self.height + 18, text_anchor="middle", class_="tick")
-            )
+            parts.append(el("text", tick_text(value), x=at_x, y=self.height + 18, text_anchor="middle", class_="tick"))
         return parts
 
     def render(self, marks: Child, *, x_title: str, y_title: str, label: str, legend: Child = None) -> Markup:

@@ -72,7 +72,8 @@ def reproduce(study: Study) -> Markup | None:
         return None
     name = _quoted(study.workload.model.path.name)
     goal = study.goal
-    optimize = f"hasten optimize {name} --data DATA --metric {_quoted(study.workload.metric)} --goal {goal.optimise} --max-drop {goal.max_drop}"
+    optimize = f"hasten optimize {name} --data DATA --metric {_quoted(study.workload.metric)} --goal {goal.optimise}"
+    optimize += f" --max-drop {goal.max_drop}"
     optimize += "".join(f" --where '{constraint.text}'" for constraint in goal.where)
     optimize += f" --budget {goal.budget_s:g}s"
     if study.seed:

@@ -9,7 +9,6 @@ from hasten.report.words import (
     LABELS,
     drop_text,
     estimated,
-    gain,
     interval,
     metric_name,
     say,
@@ -37,17 +36,13 @@ def headline_figures(study: Study) -> Markup:
         return Markup("")
     tiles = []
     if best.speedup is not None and improved(study) is not None:
-        tiles.append(
-            _tile(gain(study.goal).capitalize(), times(best.speedup.value), "", times_interval(best.speedup), "", True)
-        )
+        tiles.append(_tile("Improvement", times(best.speedup.value), "", times_interval(best.speedup), "", True))
     quality = best.measurement.quality
     if quality is not None and improved(study) is not None:
         text, _, unit = drop_text(quality.drop).replace("%", " %").partition(" ")
         allowed = f"{study.goal.max_drop} allowed"
         tiles.append(_tile(f"Drop in {metric_name(quality.metric)}", text, unit, interval(quality.drop), allowed))
-    tiles.extend(
-        _figure_tile(name, best, before) for name in SHOWN if best.measurement.figures.get(name) is not None
-    )
+    tiles.extend(_figure_tile(name, best, before) for name in SHOWN if best.measurement.figures.get(name) is not None)
     return el("dl", tiles, class_="figures")
 
 

@@ -1,4 +1,4 @@
-"""The page: one self-contained HTML document that asks the network for nothing and lets nothing run but its own script."""
+"""The page: one self-contained HTML document that asks for nothing and lets nothing run but its own script."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from hasten.study import Study
 def render(study: Study, *, before: Mapping[str, Any] | None = None, after: Mapping[str, Any] | None = None) -> str:
     """The report of `study` as one HTML page.
 
-    `before` and `after` are profiles (the JSON of `hasten.diagnose`) of the model as brought and of the best trial; where
-    they are not given, those of `study.profiles` are used. Every name and reason is escaped: the page shows untrusted text.
+    `before` and `after` are profiles (the JSON of `hasten.diagnose`) of the model as brought and of the best trial;
+    where they are not given, those of `study.profiles` are used. Every name and reason is escaped: none is trusted.
     """
     before = before or study.profiles.get("before")
     after = after or study.profiles.get("after")
@@ -32,7 +32,9 @@ def render(study: Study, *, before: Mapping[str, Any] | None = None, after: Mapp
         _masthead(study),
         headline_figures(study),
         el("main", _sections(study, before, after)),
-        el("footer", "Made by hasten. Figures marked ", el("abbr", "est."), " are estimates; all others were measured."),
+        el(
+            "footer", "Made by hasten. Figures marked ", el("abbr", "est."), " are estimates; all others were measured."
+        ),
     ]
     return _document(f"{study.workload.model.path.name}: hasten report", body)
 
@@ -98,8 +100,8 @@ def _trial_words(study: Study) -> str:
     parts = [f"{amount} {words[status]}" for status, amount in by_status.items() if amount]
     total = count(len(study.trials), "trial")
     return (
-        f"{total}: {', '.join(parts)}. Improvement is the ratio to the model as brought, from alternating rounds, with its "
-        "95% interval; the hairline is no change."
+        f"{total}: {', '.join(parts)}. Improvement is the ratio to the model as brought, from alternating rounds, with "
+        "its 95% interval; the hairline is no change."
     )
 
 
@@ -109,7 +111,8 @@ def _digest(text: str) -> str:
 
 def _document(title: str, body: Child) -> str:
     style, script = (files(__package__).joinpath(name).read_text("utf-8") for name in ("page.css", "sort.js"))
-    policy = f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}; base-uri 'none'; form-action 'none'"
+    policy = f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}"
+    policy += "; base-uri 'none'; form-action 'none'"
     head = el(
         "head",
         el("meta", charset="utf-8"),

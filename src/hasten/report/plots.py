@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from hasten.measurement import Trial
 from hasten.report.chart import Chart, Scale, legend, tick_text
 from hasten.report.html import Markup, el
 from hasten.report.trials import ROLE
-from hasten.report.words import drop_text, gain, metric_name, say, times
+from hasten.report.words import drop_text, metric_name, say, times
 from hasten.study import Study
 
 PERCENTILES = ("latency_ms.p50", "latency_ms.p90", "latency_ms.p99", "latency_ms.p999")
@@ -25,8 +26,7 @@ def pareto_figure(study: Study) -> Markup | None:
         return None
     allowed = study.goal.max_drop.amount
     drops = [drop for _, drop, _ in points]
-    right = max(3 * allowed, 0.0)
-    right = min(right, max(*drops, 1.3 * allowed)) if right else max(*drops, 1.0)
+    right = min(max(*drops, 1.3 * allowed), 2.2 * allowed) if allowed > 0 else max(*drops, 1.0)
     left = min(0.0, *drops)
     margin = 0.06 * (right - left)
     chart = Chart(Scale(left - margin, right + margin), Scale(0, max(speed for *_, speed in points) * 1.12))
@@ -36,14 +36,14 @@ def pareto_figure(study: Study) -> Markup | None:
         marks.append(
             el("rect", x=chart.x(allowed), y=0, width=f"{100 * (1 - edge):.2f}%", height=chart.height, class_="beyond")
         )
+        marks.append(el("line", x1=chart.x(allowed), x2=chart.x(allowed), y1=0, y2=chart.height, class_="limit"))
         marks.append(
-            el("line", x1=chart.x(allowed), x2=chart.x(allowed), y1=0, y2=chart.height, class_="limit")
+            el("text", f"{study.goal.max_drop} allowed", x=chart.x(allowed), y=-6, text_anchor="middle", class_="tick")
         )
-        marks.append(el("text", f"{study.goal.max_drop} allowed", x=chart.x(allowed), dx=6, y=12, class_="tick"))
     marks.append(el("line", x1=0, x2="100%", y1=chart.y(1), y2=chart.y(1), class_="rule"))
     marks += _frontier(chart, [point for point in points if point[0].id in study.pareto])
-    for point in sorted(points, key=lambda p: _importance(p[0], study)):
-        marks.append(_dot(chart, study, *point))
+    marks += [_dot(chart, study, *point) for point in sorted(points, key=lambda p: _importance(p[0], study))]
+    marks += _far(chart, points)
     labelled = [p for p in points if p[0].id == study.best_id or p[0].origin != "search"]
     marks += [_name(chart, study, *point) for point in labelled]
     quality = next(t.measurement.quality for t, *_ in points if t.measurement.quality is not None)
@@ -51,7 +51,7 @@ def pareto_figure(study: Study) -> Markup | None:
     return chart.render(
         marks,
         x_title=f"drop in {metric_name(quality.metric)}, {'points' if unit == 'pt' else unit} →",
-        y_title=f"↑ {gain(study.goal)}, ×",
+        y_title=f"↑ improvement in {study.goal.optimise}, ×",
         label=f"{len(points)} trials by improvement and by drop in {metric_name(quality.metric)}.",
         legend=legend(
             [("dot chosen", "chosen"), ("dot pareto", "Pareto set"), ("dot", "other"), ("dot honest", "baseline")]
@@ -65,11 +65,7 @@ def _importance(trial: Trial, study: Study) -> int:
 
 def _frontier(chart: Chart, points: Sequence[tuple[Trial, float, float]]) -> list[Markup]:
     ordered = sorted(points, key=lambda point: point[1])
-    lines = []
-    for (_, x1, y1), (_, x2, y2) in zip(ordered, ordered[1:], strict=False):
-        across = {"x1": chart.x(x1), "x2": chart.x(x2), "y1": chart.y(y1), "y2": chart.y(y2)}
-        lines.append(el("line", class_="frontier", **across))
-    return lines
+    return [chart.segment(left[1:], right[1:], "frontier") for left, right in pairwise(ordered)]
 
 
 def _dot(chart: Chart, study: Study, trial: Trial, drop: float, speedup: float) -> Markup:
@@ -81,15 +77,21 @@ def _dot(chart: Chart, study: Study, trial: Trial, drop: float, speedup: float) 
         kind, radius = ["dot", "honest"], 5.0
     elif trial.id in study.pareto:
         kind, radius = ["dot", "pareto"], 4.5
-    off = drop > chart.across.high
     words = f"{trial.recipe.describe() or 'no change'}: {times(speedup)}, drop {_drop(trial)}. {trial.reason}"
-    dot = el(
-        "circle", el("title", words), cx=chart.x(drop), cy=chart.y(speedup), r=radius, class_=" ".join(kind)
-    )
-    if not off:
-        return dot
-    far = el("text", f"{_drop(trial)} →", x="100%", dx=-10, y=chart.y(speedup) + 4, text_anchor="end", class_="tick")
-    return Markup(dot + far)
+    return el("circle", el("title", words), cx=chart.x(drop), cy=chart.y(speedup), r=radius, class_=" ".join(kind))
+
+
+def _far(chart: Chart, points: Sequence[tuple[Trial, float, float]]) -> list[Markup]:
+    """Says how far to the right those points are that are held at the edge, where there is room to say it."""
+    words: list[Markup] = []
+    taken: list[float] = []
+    for trial, drop, speedup in sorted(points, key=lambda p: -p[1]):
+        at = chart.y(speedup)
+        if drop > chart.across.high and all(abs(at - other) > 14 for other in taken):
+            text = f"{_drop(trial)} →"
+            words.append(el("text", text, x="100%", dx=-10, y=at + 4, text_anchor="end", class_="tick"))
+            taken.append(at)
+    return words
 
 
 def _drop(trial: Trial) -> str:
@@ -122,7 +124,10 @@ def latency_figure(study: Study) -> Markup | None:
     if not rows:
         return None
     values = [
-        trial.measurement.figures[name].value for trial in rows for name in PERCENTILES if name in trial.measurement.figures
+        trial.measurement.figures[name].value
+        for trial in rows
+        for name in PERCENTILES
+        if name in trial.measurement.figures
     ]
     scale = Scale(min(values) * 0.8, max(values) * 1.15, log=True)
     body = [_latency_row(trial, study, scale) for trial in sorted(rows, key=lambda t: t.id == study.best_id)]
@@ -130,7 +135,9 @@ def latency_figure(study: Study) -> Markup | None:
         el("text", f"{tick_text(value)} ms", x=scale.percent(value), y=12, text_anchor="middle")
         for value in scale.ticks(4)
     ]
-    axis = el("div", el("span"), el("svg", ticks, class_="axis", height=16, aria_hidden="true"), el("span"), class_="scale")
+    axis = el(
+        "div", el("span"), el("svg", ticks, class_="axis", height=16, aria_hidden="true"), el("span"), class_="scale"
+    )
     return el("div", body, axis, class_="drops latency")
 
 
@@ -142,7 +149,7 @@ def _latency_row(trial: Trial, study: Study, scale: Scale) -> Markup:
         el("line", x1=scale.percent(value), x2=scale.percent(value), y1=0, y2=26, class_="grid")
         for value in scale.ticks(4)
     ]
-    for step, ((_, left), (_, right)) in enumerate(zip(found, found[1:], strict=False)):
+    for step, ((_, left), (_, right)) in enumerate(pairwise(found)):
         x1, x2 = scale.percent(left.value), scale.percent(right.value)
         parts.append(el("line", x1=x1, x2=x2, y1=13, y2=13, class_=f"tail tail-{step}"))
     for name, figure in found:

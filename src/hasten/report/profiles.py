@@ -1,4 +1,4 @@
-"""What bounds the model before and after: shares of time, a roofline with both, and the operators that take most of it."""
+"""What bounds the model before and after: shares of time, a roofline with both, and the operators that take most."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _spoken(profile: Profile) -> str:
 
 
 def roofline_figure(found: Sequence[tuple[str, Profile]]) -> Markup | None:
-    """Every operator with known arithmetic, its area its share of the time, under the roofs of its share of the device."""
+    """Every operator with known arithmetic, its area its share of the time, under the roofs of one stream's cores."""
     points = [
         (name, row, row.intensity, row.gflops)
         for name, profile in found
@@ -117,8 +117,7 @@ def roofline_figure(found: Sequence[tuple[str, Profile]]) -> Markup | None:
         marks += _slope(chart, bandwidth, max(rates.values(), default=top))
     for name, rate in rates.items():
         start = rate / bandwidth if bandwidth else across.low
-        ends = {"x1": chart.x(max(start, across.low)), "x2": "100%", "y1": chart.y(rate), "y2": chart.y(rate)}
-        marks.append(el("line", class_="roof", **ends))
+        marks.append(chart.segment((max(start, across.low), rate), (across.high, rate), "roof"))
         words = f"{name}, {number(rate)} {'GOP/s' if name == 'int8' else 'GFLOP/s'}"
         marks.append(el("text", words, x="100%", y=chart.y(rate) - 6, text_anchor="end", class_="tick"))
     for name, row, intensity, rate in sorted(points, key=lambda p: (p[0] == "after", -p[1].share)):
@@ -143,10 +142,9 @@ def _slope(chart: Chart, bandwidth: float, peak: float) -> list[Markup]:
     high = min(peak / bandwidth, chart.across.high)
     if high <= low:
         return []
-    line = {"x1": chart.x(low), "x2": chart.x(high), "y1": chart.y(low * bandwidth), "y2": chart.y(high * bandwidth)}
     words = f"memory, {number(bandwidth)} GB/s"
     return [
-        el("line", class_="roof", **line),
+        chart.segment((low, low * bandwidth), (high, high * bandwidth), "roof"),
         el("text", words, x=chart.x(low), dx=10, y=chart.y(low * bandwidth) - 2, class_="tick"),
     ]
 
@@ -156,7 +154,9 @@ def _operators(profile: Profile) -> Markup:
     rest = profile.rows[TOP_OPERATORS:]
     if rest:
         label = f"{len(rest)} more"
-        rows.append(el("tr", el("th", label, scope="row"), el("td", f"{sum(r.share for r in rest):.1%}"), *[el("td")] * 3))
+        rows.append(
+            el("tr", el("th", label, scope="row"), el("td", f"{sum(r.share for r in rest):.1%}"), *[el("td")] * 3)
+        )
     heads = ["Operator", "Share", "Kernel", "Rate", "Of its roof"]
     return el(
         "table",

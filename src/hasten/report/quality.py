@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from hasten.measurement import Trial
+from hasten.recipe import Recipe
 from hasten.report.html import Markup, el
 from hasten.report.strip import Mark, strip
-from hasten.report.words import count, drop_text, interval, metric_name, metric_value, number
+from hasten.report.words import count, drop_text, interval, metric_name, metric_value
 from hasten.study import Study
 
 MOST_ROWS = 10
@@ -14,7 +15,11 @@ MOST_ROWS = 10
 def judged(study: Study) -> list[Trial]:
     """The trials whose quality was measured and is worth a look: the choice, the Pareto set, and the largest drops."""
     with_quality = [t for t in study.trials if t.measurement.quality is not None and t.origin != "brought"]
-    unequal = {t.recipe.describe(): t for t in with_quality}
+    # Variants that differ only in how they are executed give the same outputs: one of them is enough.
+    unequal: dict[Recipe, Trial] = {}
+    for trial in sorted(with_quality, key=lambda t: t.id != study.best_id):
+        plain = {key: value for key, value in trial.recipe.runtime.items() if key in ("name", "precision")}
+        unequal.setdefault(Recipe(trial.recipe.steps, plain), trial)
 
     def weight(trial: Trial) -> tuple[int, float]:
         quality = trial.measurement.quality
@@ -32,7 +37,7 @@ def quality_section(study: Study) -> Markup | None:
     allowed = study.goal.max_drop.amount
     lows = [_range(trial)[0] for trial in trials]
     low = min(0.0, *lows) if lows else 0.0
-    high = max(allowed * 3, 0.2 * abs(low)) or max(_range(trial)[1] for trial in trials) or 1.0
+    high = max(allowed * 2.2, 0.2 * abs(low)) or max(_range(trial)[1] for trial in trials) or 1.0
     domain = (min(low, -0.15 * high) * 1.1, high)
     rows = [_row(trial, study, domain, allowed) for trial in trials]
     return el("div", rows, _axis(domain, allowed, study), class_="drops")
@@ -91,7 +96,7 @@ def quality_words(study: Study) -> str:
     name = metric_name(quality.metric)
     judged_by = "the labels" if quality.kind == "labels" else "the original model's own outputs, as there are no labels"
     drop = study.goal.max_drop
-    amount = f"{number(drop.amount)} {'points' if drop.unit == 'pt' else 'per cent of the original value'}"
+    amount = f"{drop.amount:g} {'points' if drop.unit == 'pt' else 'per cent of the original value'}"
     return (
         f"Judged by {judged_by}: {name} on {count(quality.samples, 'sample')}, each variant beside the original on the "
         f"same samples. A variant passes only if the whole 95% interval of its drop stays within {amount}."

@@ -124,5 +124,9 @@ def _costs(study: Study) -> Markup:
         return markup(["It costs ", el("strong", cost), f" in {name}{inside}: {value} on {on}."])
     on = count(quality.samples, "sample")
     return markup(
-        [f"Without labels, quality is fidelity: {name} is ", el("strong", value), f" on {on}, a cost of {cost}{inside}."]
+        [
+            f"Without labels, quality is fidelity: {name} is ",
+            el("strong", value),
+            f" on {on}, a cost of {cost}{inside}.",
+        ]
     )

@@ -19,9 +19,17 @@ class Mark:
 
 
 def strip(
-    domain: tuple[float, float], marks: Sequence[Mark], rule: float | None = None, limit: float | None = None
+    domain: tuple[float, float],
+    marks: Sequence[Mark],
+    rule: float | None = None,
+    limit: float | None = None,
+    bar: bool = False,
 ) -> Markup:
-    """One row. `rule` is a hairline at a reference (no change); `limit` shades what lies beyond an allowed bound."""
+    """One row of marks.
+
+    `rule` is a hairline at a reference (no change), `bar` draws a thin line from it to the value, and `limit` shades
+    what lies beyond an allowed bound.
+    """
 
     def at(value: float) -> str:
         low, high = domain
@@ -41,8 +49,8 @@ def strip(
             parts.append(el("line", x1="96%", x2="100%", y1=13, y2=9, class_=f"arrow {mark.kind}".strip()))
             continue
         kind = mark.kind or None
-        parts.append(
-            el("line", x1=at(mark.low), x2=at(mark.high), y1=9, y2=9, class_=f"interval {mark.kind}".strip())
-        )
+        if bar and rule is not None:
+            parts.append(el("line", x1=at(rule), x2=at(mark.value), y1=9, y2=9, class_=f"bar {mark.kind}".strip()))
+        parts.append(el("line", x1=at(mark.low), x2=at(mark.high), y1=9, y2=9, class_=f"interval {mark.kind}".strip()))
         parts.append(el("circle", cx=at(mark.value), cy=9, r=3.5, class_=kind))
     return el("svg", parts, class_="strip", height=18, aria_hidden="true")

@@ -65,7 +65,7 @@ def _row(trial: Trial, study: Study, columns: list[tuple[str, str]], highest: fl
         figure = figures.get(name)
         source = figure.source if figure is not None and estimated(figure) else None
         cells.append(_number(label, say(figure), figure.value if figure else None, source))
-    kinds = [trial.status]
+    kinds: list[str] = [trial.status]
     if trial.id == study.best_id:
         kinds.append("chosen")
     elif trial.origin != "search":
@@ -90,7 +90,7 @@ def _recipe(trial: Trial, study: Study) -> Markup:
         stderr = el("details", el("summary", "what it printed"), el("pre", trial.stderr.strip()))
     return el(
         "th",
-        el("span", el("code", described), tags, class_="recipe"),
+        el("span", el("code", described, title=trial.recipe.to_toml() or None), tags, class_="recipe"),
         el("span", reason, class_="reason"),
         stderr,
         scope="row",
@@ -104,7 +104,7 @@ def _improvement(trial: Trial, highest: float) -> Markup:
         return _number("Improvement", "–", None)
     low, high = speedup.ci95 or (speedup.value, speedup.value)
     picture = strip(
-        (0.0, highest), [Mark(speedup.value, low, high, "chosen" if trial.status == "ok" else "")], rule=1.0
+        (0.0, highest), [Mark(speedup.value, low, high, "chosen" if trial.status == "ok" else "")], rule=1.0, bar=True
     )
     spread = times_interval(speedup)
     return el(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 from hasten.goal import Goal
 from hasten.measurement import Figure, Quality, Trial
+from hasten.view.number import short
 
 LABELS = {
     "latency_ms.p50": "Latency, median",
@@ -32,19 +35,21 @@ _GAIN = {
 
 
 def number(value: float, digits: int = 3) -> str:
-    """`value` to `digits` significant figures, with thousands separated, never in scientific notation."""
-    if value != value or value in (float("inf"), float("-inf")):
-        return "–"
-    size = abs(value)
-    if size >= 10 ** (digits - 1):
-        return f"{value:,.0f}"
-    decimals, scale = digits - 1, 1.0
-    while size < scale and decimals < digits + 5:
-        decimals, scale = decimals + 1, scale / 10
-    while size >= 10 and decimals > 0:
-        decimals, size = decimals - 1, size / 10
-    text = f"{value:,.{decimals}f}"
-    return "0" if not text.strip("-0.") else text.replace("-", "−")
+    """`value` to `digits` significant figures, with a true minus sign."""
+    return short(value, digits).replace("-", "−")
+
+
+def span(low: float, high: float) -> str:
+    """Both ends of an interval, to two significant figures of its width: what is finer than that is noise."""
+    width = abs(high - low)
+    size = width if width > 0 else max(abs(low), abs(high), 1.0) / 10
+    places = min(max(1 - math.floor(math.log10(size)), 0), 9) if math.isfinite(size) else 0
+
+    def end(value: float) -> str:
+        text = f"{value:,.{places}f}"
+        return (text.lstrip("-") if not text.strip("-0.,") else text).replace("-", "−")
+
+    return f"{end(low)} to {end(high)}"
 
 
 def times(value: float) -> str:
@@ -59,7 +64,7 @@ def times_interval(figure: Figure | None) -> str:
 
 
 def scaled(figure: Figure) -> tuple[float, str]:
-    """The factor and the unit that read best: joules below 0.1 become millijoules, bytes above a thousand MB become GB."""
+    """The factor and the unit that read best: joules below 0.1 become mJ, a thousand MB become GB."""
     if figure.unit == "J" and abs(figure.value) < 0.1:
         return 1e3, "mJ"
     if figure.unit == "MB" and abs(figure.value) >= 1000:
@@ -87,7 +92,7 @@ def interval(figure: Figure | None) -> str:
     if figure is None or figure.ci95 is None:
         return ""
     scale, _ = scaled(figure)
-    return f"{number(figure.ci95[0] * scale)} to {number(figure.ci95[1] * scale)}"
+    return span(figure.ci95[0] * scale, figure.ci95[1] * scale)
 
 
 def estimated(figure: Figure | None) -> bool:
