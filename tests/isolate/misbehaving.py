@@ -115,7 +115,7 @@ def close_streams(payload: Any, scope: Scope) -> Any:
     os.close(1)
     os.close(2)
     sys.stdout.close()
-    sys.stderr = None  # type: ignore[assignment]
+    sys.stderr = None
     return "answer"
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hasten.isolate.memory import Cgroup, tree_resident_bytes
+from hasten.isolate.memory import Cgroup, process_tree, resident_bytes
 
 
 def controls_memory(path: Path, **files: str) -> Path:
@@ -35,11 +35,12 @@ def test_a_tree_counts_its_children() -> None:
     ) as child:
         assert child.stdout is not None
         child.stdout.readline()
-        alone = tree_resident_bytes(child.pid)
+        alone = resident_bytes([child.pid])
         assert alone > 50_000_000
-        assert tree_resident_bytes(os.getpid()) > alone
+        assert child.pid in process_tree(os.getpid())
+        assert resident_bytes(process_tree(os.getpid())) > alone
         child.communicate("\n")
-    assert tree_resident_bytes(child.pid) == 0
+    assert resident_bytes(process_tree(child.pid)) == 0
 
 
 def test_a_cgroup_is_made_beside_an_unlimited_one_that_holds_processes(own: Path) -> None:

@@ -46,7 +46,7 @@ def is_gone(*pids: int) -> bool:
 
     def ended(process: psutil.Process) -> bool:
         try:
-            return process.status() == psutil.STATUS_ZOMBIE
+            return bool(process.status() == psutil.STATUS_ZOMBIE)
         except psutil.NoSuchProcess:
             return True
 
@@ -369,18 +369,18 @@ def test_closing_twice_or_after_a_failure_is_harmless(worker: Worker) -> None:
 
 
 def test_closing_from_another_thread_ends_a_call_that_is_going_on() -> None:
-    with Worker(on_progress=lambda *_: threading.Thread(target=worker.close).start()) as worker:
+    with Worker(on_progress=lambda *_: threading.Thread(target=busy.close).start()) as busy:
         with pytest.raises(WorkerFailed, match="closed during a call"):
-            worker.call("misbehaving:hang", None, seconds=PATIENCE)
-        assert is_gone(worker.pid)
+            busy.call("misbehaving:hang", None, seconds=PATIENCE)
+        assert is_gone(busy.pid)
 
 
 def test_closing_from_the_progress_callback_ends_the_call() -> None:
     with (
-        Worker(on_progress=lambda *_: worker.close()) as worker,
+        Worker(on_progress=lambda *_: busy.close()) as busy,
         pytest.raises(WorkerFailed, match="closed during a call"),
     ):
-        worker.call("misbehaving:hang", None, seconds=PATIENCE)
+        busy.call("misbehaving:hang", None, seconds=PATIENCE)
 
 
 def test_a_worker_that_ignores_ctrl_c_leaves_that_to_the_parent(worker: Worker) -> None:

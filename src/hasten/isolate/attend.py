@@ -8,10 +8,11 @@ import threading
 import time
 from collections.abc import Callable
 
-from hasten.isolate.memory import tree_resident_bytes
+from hasten.isolate.memory import process_tree, resident_bytes
 
 TAIL_BYTES = 64 << 10
 SAMPLE_SECONDS = 0.02
+SAMPLES_PER_TREE = 5  # looking for new children costs ten times what reading the known ones does
 
 
 class Attendant:
@@ -25,6 +26,8 @@ class Attendant:
         self.exceeded = False
         self._stderr: int | None = stderr
         self._pid, self._limit, self._kill = pid, memory_bytes, kill
+        self._tree = [pid]
+        self._samples = 0
         self._tail = bytearray()
         self._lock = threading.Lock()
         self._ended = threading.Event()
@@ -64,7 +67,10 @@ class Attendant:
             self._close()
 
     def _sample(self, limit: int) -> None:
-        resident = tree_resident_bytes(self._pid)
+        if self._samples % SAMPLES_PER_TREE == 0:
+            self._tree = process_tree(self._pid)
+        self._samples += 1
+        resident = resident_bytes(self._tree)
         self.peak_bytes = max(self.peak_bytes or 0, resident) or None
         if resident > limit and not self.exceeded:
             self.exceeded = True

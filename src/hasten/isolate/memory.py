@@ -6,29 +6,37 @@ import contextlib
 import itertools
 import os
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _numbers = itertools.count()
 
 
-def tree_resident_bytes(pid: int) -> int:
-    """Resident memory of a process and its descendants; 0 when it is gone.
+def process_tree(pid: int) -> list[int]:
+    """A process and its descendants.
 
-    Read straight from /proc because it is read every 20 ms beside a measurement: psutil finds children by reading
-    every process of the machine. Pages that several of them share are counted for each.
+    Read straight from /proc because it is read beside a measurement: psutil finds children by reading every process
+    of the machine. Even so it costs 10 us a thread, against 11 us a process for `resident_bytes`.
     """
-    total, waiting = 0, [pid]
+    found: list[int] = []
+    waiting = [pid]
     while waiting:
         process = waiting.pop()
-        try:
-            with open(f"/proc/{process}/statm", "rb") as file:
-                total += int(file.read().split()[1]) * PAGE_BYTES
+        found.append(process)
+        with contextlib.suppress(OSError):  # it, or one of its threads, ended meanwhile
             for thread in os.listdir(f"/proc/{process}/task"):
                 with open(f"/proc/{process}/task/{thread}/children", "rb") as file:
                     waiting.extend(map(int, file.read().split()))
-        except OSError:  # it, or one of its threads, ended meanwhile
-            continue
+    return found
+
+
+def resident_bytes(pids: Iterable[int]) -> int:
+    """Resident memory of these processes, those that are gone left out; what several share is counted for each."""
+    total = 0
+    for pid in pids:
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/statm", "rb") as file:
+            total += int(file.read().split()[1]) * PAGE_BYTES
     return total
 
 
