@@ -111,5 +111,3 @@ def compare(
         result.noisy,
         result.stopped or "",
     )
-
-

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from hasten.costs.tariff import Tariff
 from hasten.device import Device
 from hasten.errors import Failed, HastenError
 from hasten.events import Event, OnEvent, ignore
@@ -21,11 +22,9 @@ from hasten.goal import Goal
 from hasten.isolate import Limits, Worker, WorkerFailed, run
 from hasten.lab.race import race
 from hasten.lab.station import RESIDENT, Station
-from hasten.measure.statistics import improvement
 from hasten.measure.summary import summarise
 from hasten.measurement import Figure, Measurement, Quality, Status, Trial
 from hasten.recipe import Recipe
-from hasten.costs.tariff import Tariff
 from hasten.variant import Variant
 from hasten.workload import Split, Workload
 
@@ -34,6 +33,7 @@ ROUND_S = 0.5
 SCENE_OFFLINE = 256
 SCENE_SINGLE = 64
 SCREEN_ROUNDS = 5
+SCREEN_S = 60.0
 QUALITY_S = 6.0
 """Screening spends at most about this long on the baseline's outputs; confirming uses every verification sample."""
 VERIFY_SHARE = 0.4
@@ -142,17 +142,17 @@ class LocalLab:
     def _screened(self, trial: Trial) -> Trial:
         reference, _ = self._started()
         with self._open(trial.recipe, self._scene) as station:
-            pairs: list[tuple[float, float]] = []
-            for number in range(SCREEN_ROUNDS):
-                if number % 2 == 0:
-                    first = reference.round()
-                    pairs.append((first, station.round()))
-                else:
-                    first = station.round()
-                    pairs.append((reference.round(), first))
-                if number >= 1 and all(self.ratio(a, b) < 0.5 for a, b in pairs):
-                    break  # hopeless
-            speedup = self.settled(improvement([self.ratio(a, b) for a, b in pairs]), reference, station)
+            result = race(
+                [reference, station],
+                ratio=self.ratio,
+                clock=self.clock,
+                budget_s=SCREEN_S,
+                min_rounds=3,
+                max_rounds=SCREEN_ROUNDS,
+                seed=self.seed,
+            )
+            found = result.ratios.get(station.name)
+            speedup = self.settled(found, reference, station, "; ".join(result.errors.values()))
             verdict = self._screen_quality(trial.recipe, station)
             figures = self.figures(station)
             stderr = station.worker.stderr[-2000:]
@@ -163,13 +163,11 @@ class LocalLab:
             reason=reason,
             measurement=Measurement(figures, as_quality(verdict)),
             speedup=speedup,
-            rounds=tuple(pairs),
+            rounds=result.pairs(station.name),
             stderr=stderr,
         )
 
-    def _judge(
-        self, speedup: Figure, verdict: Mapping[str, Any], figures: Mapping[str, Figure]
-    ) -> tuple[Status, str]:
+    def _judge(self, speedup: Figure, verdict: Mapping[str, Any], figures: Mapping[str, Figure]) -> tuple[Status, str]:
         """Screening only rejects what is clearly out; the race and the confirmation decide."""
         if verdict["verdict"] == "inferior":
             return "rejected", f"quality: {verdict['text']}"
@@ -273,9 +271,7 @@ class LocalLab:
                 )
         return confirmed
 
-    def _final(
-        self, speedup: Figure, verdict: Mapping[str, Any], figures: Mapping[str, Figure]
-    ) -> tuple[Status, str]:
+    def _final(self, speedup: Figure, verdict: Mapping[str, Any], figures: Mapping[str, Figure]) -> tuple[Status, str]:
         """Rule 1: the interval above 1, every constraint held, quality shown non-inferior."""
         low, high = speedup.ci95 or (0.0, 0.0)
         if low <= 1.0:

@@ -70,7 +70,6 @@ def open(payload: dict[str, Any], scope: Scope) -> dict[str, Any]:
         "load_s": loaded - start,
         "warm_s": time.perf_counter() - loaded,
         "round_s": min(best, seconds),
-        "precision": getattr(runner, "precision", None),
     }
 
 
@@ -112,7 +111,8 @@ def operators(payload: dict[str, Any], scope: Scope) -> list[dict[str, Any]]:
 def _run(opened: Opened, scenario: str) -> dict[str, Any]:
     """One pass. The response cache starts empty: repeated rounds must not turn every sample into a hit."""
     runner, scene = opened.runner, opened.scene
-    runner.clear_cache()
+    if runner.cache is not None:
+        runner.cache.clear()
     latencies: list[float] = []
     clock = time.perf_counter
     cpu = time.process_time()

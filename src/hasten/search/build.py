@@ -45,7 +45,8 @@ class Builder:
     def key(self, prefix: Recipe) -> str:
         work = self.case.workload
         text = json.dumps(
-            [prefix.to_json(), work.model.sha256, work.samples.sha256, self.case.seed, dict(self.versions)], sort_keys=True
+            [prefix.to_json(), work.model.sha256, work.samples.sha256, self.case.seed, dict(self.versions)],
+            sort_keys=True,
         )
         return hashlib.sha256(text.encode()).hexdigest()[:24]
 

@@ -19,7 +19,7 @@ from hasten.errors import HastenError
 from hasten.events import Event, OnEvent, ignore
 from hasten.goal import HIGHER_IS_BETTER
 from hasten.lab.trial import Lab, quality_key
-from hasten.levers import Case, Lever, Need, Proposal
+from hasten.levers import Case, Lever, Need, Prediction, Proposal
 from hasten.measure.statistics import pareto
 from hasten.measurement import Trial
 from hasten.recipe import Recipe
@@ -79,6 +79,7 @@ class Search:
     brought: Recipe
     on_event: OnEvent = ignore
     sensitivity: Callable[[Case], Mapping[str, Any] | None] | None = None
+    fixed: Sequence[Recipe] = ()
 
     def __post_init__(self) -> None:
         self.trials: dict[str, Trial] = {}
@@ -121,6 +122,8 @@ class Search:
         self.seen.add(self.brought.id)
         trial = known.get(self.brought.id) or self._keep(self.lab.baseline())
         self.trials[trial.id] = trial
+        for recipe in self.fixed:
+            self._push(Proposal(recipe, Prediction(1.0, "given"), "the recipe as given", "recipe"), 1.0)
         self._expand(trial)
 
     # -- exploring ------------------------------------------------------------------------------------------------
@@ -293,7 +296,10 @@ class Search:
                 f", {quality.metric} down by {quality.drop.value:.2g} {quality.drop.unit} "
                 f"(interval {quality.drop.ci95[0]:.2g} to {quality.drop.ci95[1]:.2g}, allowed {self.study.goal.max_drop})"
             )
-        return text + f", confirmed on {0 if quality is None else quality.samples} samples that took no part in choosing it"
+        return (
+            text
+            + f", confirmed on {0 if quality is None else quality.samples} samples that took no part in choosing it"
+        )
 
     def _full_precision_beside(self, trial: Trial) -> list[Trial]:
         """The same runtime at full precision with nothing else changed: the second honest baseline."""

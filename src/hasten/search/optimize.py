@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from hasten.costs.tariff import Tariff
@@ -36,6 +35,7 @@ class Plan:
     levers: Mapping[str, Lever]
     brought: Recipe
     builder: Builder
+    fixed: tuple[Recipe, ...] = ()
 
 
 def plan(
@@ -97,10 +97,25 @@ def optimize(
             plan.brought,
             on_event,
             lambda case: measure_sensitivity(case, plan.builder),
+            plan.fixed,
         ).run()
     finally:
         lab.close()
         shutil.rmtree(plan.case.workdir, ignore_errors=True)
+
+
+def builder_of(study: Study) -> Builder:
+    """The builder that made the variants of a study: what it built is still there, or is built again."""
+    case = Case(
+        workload=study.workload,
+        goal=study.goal,
+        device=study.device,
+        recipe=Recipe(),
+        workdir=cache_dir() / "studies" / study.key[:24],
+        split=study.workload.split(study.seed),
+        seed=study.seed,
+    )
+    return Builder(case, cache_dir() / "variants", study.versions)
 
 
 def suggest(plan: Plan, recipe: Recipe | None = None, profile: Mapping[str, float] | None = None) -> list[Proposal]:
@@ -165,5 +180,3 @@ def measure_sensitivity(case: Case, builder: Builder) -> Mapping[str, Any] | Non
         Limits(builder.memory_bytes, builder.seconds, case.device.cpus or None),
     )
     return table
-
-

@@ -100,5 +100,3 @@ def typical_shapes(workload: Workload, lengths: Sequence[int] | None) -> dict[st
         first = tensor.shape[0] if batched and tensor.shape else 1
         shapes[tensor.name] = (first if isinstance(first, int) else 1, *inner) if batched else inner
     return shapes
-
-

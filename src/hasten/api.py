@@ -1,0 +1,609 @@
+"""The public verbs: load, profile, bench, compare, optimize, build, save, and the studies in the store."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hasten.errors import InvalidInput
+from hasten.events import Event, OnEvent, ignore
+from hasten.goal import Goal, parse_seconds
+from hasten.measurement import Measurement
+from hasten.recipe import Recipe
+from hasten.study import Study
+from hasten.variant import Variant
+from hasten.workload import Workload
+
+if TYPE_CHECKING:
+    from hasten.bundle import LoadedBundle
+    from hasten.device import Device
+    from hasten.diagnose.doctor import Doctor
+    from hasten.diagnose.profile import Profile
+    from hasten.lab.compare import Comparison
+    from hasten.levers import Proposal
+    from hasten.search.prepare import Prepared
+
+ModelPath = str | Path
+
+
+# -- machine and model ------------------------------------------------------------------------------------------------
+
+
+def doctor(refresh: bool = False) -> Doctor:
+    """The device with its measured limits, and the runtimes and levers that can be used here."""
+    from hasten.diagnose.doctor import doctor as examine
+
+    return examine(refresh=refresh)
+
+
+@dataclass(frozen=True)
+class ProfileReport:
+    """A profile and the levers to try first, best predicted gain first."""
+
+    profile: Profile
+    suggestions: tuple[Proposal, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def rows(self) -> Sequence[Any]:
+        return self.profile.rows
+
+    def words(self) -> list[str]:
+        tries = [(p.lever, p.gain.factor, p.why) for p in self.suggestions]
+        return [*self.profile.words(tries), *self.notes]
+
+    def to_json(self) -> dict[str, Any]:
+        return self.profile.to_json() | {
+            "words": self.words(),
+            "suggestions": [
+                {
+                    "lever": p.lever,
+                    "recipe": p.recipe.to_json(),
+                    "gain": {
+                        "value": p.gain.factor,
+                        "ci95": None,
+                        "unit": "x",
+                        "source": f"estimated: {p.gain.source}",
+                    },
+                    "why": p.why,
+                }
+                for p in self.suggestions
+            ],
+        }
+
+
+def profile(
+    model: ModelPath,
+    data: str | Path | None = None,
+    *,
+    runtime: str | None = None,
+    recipe: str | Path | Recipe | None = None,
+    scenario: str = "offline",
+    cpus: int | None = None,
+    memory: str | None = None,
+    label: str | None = None,
+    output: str | None = None,
+    preprocess: str | None = None,
+    on_event: OnEvent = ignore,
+) -> ProfileReport:
+    """Where the time goes for a model or a bundle, what bounds it, and what to try first."""
+    from hasten.diagnose.profile import profile as observe
+    from hasten.isolate import Limits
+    from hasten.search.optimize import plan, suggest
+
+    subject = _subject(model, data, scenario, recipe, cpus, label, output, preprocess, None, on_event)
+    used = subject.recipe.edit("runtime", name=runtime) if runtime else subject.recipe
+    device = _device(cpus, on_event)
+    on_event(Event("stage", "timing every operator", 0.6))
+    found = observe(
+        subject.variant, used, subject.workload, device, limits=Limits(_bytes(memory), 600, device.cpus or None)
+    )
+    planned = plan(subject.prepared, Goal(), device)
+    first: dict[str, Proposal] = {}
+    for proposal in suggest(planned, used, found.kinds()):
+        first.setdefault(proposal.lever, proposal)
+    return ProfileReport(found, tuple(first.values())[:3], subject.prepared.notes)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What `bench` measured: the figures of one scenario, and LoadGen's verdict on the run."""
+
+    subject: str
+    scenario: str
+    measurement: Measurement
+    queries: int
+    seconds: float
+    valid: bool
+    notes: tuple[str, ...]
+    workload: Workload
+    recipe: Recipe
+    raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "schema": "hasten.bench/1",
+            "subject": self.subject,
+            "scenario": self.scenario,
+            "workload": self.workload.to_json(),
+            "recipe": self.recipe.to_json(),
+            **self.measurement.to_json(),
+            "queries": self.queries,
+            "seconds": self.seconds,
+            "valid": self.valid,
+            "notes": list(self.notes),
+        }
+
+
+def bench(
+    model: ModelPath,
+    data: str | Path | None = None,
+    *,
+    scenario: str = "single-stream",
+    seconds: float = 10.0,
+    target_qps: float | None = None,
+    latency_bound_ms: float | None = None,
+    recipe: str | Path | Recipe | None = None,
+    price: float | None = None,
+    country: str | None = None,
+    pue: float = 1.0,
+    cpus: int | None = None,
+    memory: str | None = None,
+    label: str | None = None,
+    output: str | None = None,
+    preprocess: str | None = None,
+    seed: int = 0,
+    on_event: OnEvent = ignore,
+) -> Bench:
+    """Latency percentiles, throughput, memory, energy, cost and carbon of a model or a bundle in one MLPerf scenario."""
+    from hasten.isolate import Limits, Worker
+    from hasten.measure.summary import summarise
+
+    subject = _subject(model, data, scenario, recipe, cpus, label, output, preprocess, None, on_event)
+    device = _device(cpus, on_event)
+    on_event(Event("stage", f"running the {scenario} scenario for {seconds:g} s", 0.3))
+    payload = {
+        "variant": subject.variant.to_json(),
+        "recipe": subject.recipe.to_json(),
+        **{name: subject.workload.to_json()["model"][name] for name in ("signature",)},
+        "padding": subject.workload.to_json()["padding"],
+        "samples": str(subject.workload.samples.path),
+        "indices": list(range(subject.workload.samples.count)),
+        "scenario": scenario,
+        "seconds": seconds,
+        "target_qps": target_qps,
+        "latency_bound_ms": latency_bound_ms,
+        "seed": seed,
+    }
+    tariff = _tariff(device, price, country, pue)
+    with Worker(
+        Limits(_bytes(memory), None, device.cpus or None), lambda share, text: on_event(Event("progress", text, share))
+    ) as worker:
+        raw = worker.call("hasten.measure.loadgen:bench", payload, seconds * 10 + 600)
+        figures = summarise(
+            [raw],
+            tariff=tariff,
+            peak_memory_bytes=worker.peak_memory_bytes,
+            size_bytes=sum(part.facts.size_bytes for part in subject.variant.parts.values()),
+            latencies_ms=raw.get("latencies_ms") or None,
+        )
+    notes = (*subject.prepared.notes, *raw.get("notes", ()))
+    return Bench(
+        str(model),
+        scenario,
+        Measurement(figures),
+        raw["queries"],
+        raw["seconds"],
+        raw["valid"],
+        notes,
+        subject.workload,
+        subject.recipe,
+        raw,
+    )
+
+
+def compare(
+    a: ModelPath,
+    b: ModelPath,
+    data: str | Path | None = None,
+    *,
+    goal: str = "throughput",
+    budget: str | float = "60s",
+    metric: str | None = None,
+    max_drop: str = "1%",
+    recipe_a: str | Path | Recipe | None = None,
+    recipe_b: str | Path | Recipe | None = None,
+    price: float | None = None,
+    country: str | None = None,
+    cpus: int | None = None,
+    memory: str | None = None,
+    label: str | None = None,
+    output: str | None = None,
+    preprocess: str | None = None,
+    seed: int = 0,
+    on_event: OnEvent = ignore,
+) -> Comparison:
+    """Two models, bundles or recipes side by side in alternating rounds: the ratio with its interval, and quality."""
+    from hasten.lab.compare import Subject, compare
+    from hasten.lab.trial import LocalLab
+    from hasten.paths import cache_dir
+
+    wanted = Goal.parse(goal, max_drop, (), _seconds(budget))
+    first = _subject(a, data, wanted.scenario, recipe_a, cpus, label, output, preprocess, metric, on_event)
+    second = _subject(b, data, wanted.scenario, recipe_b, cpus, label, output, preprocess, metric, on_event)
+    _same_signature(first.workload, second.workload)
+    device = _device(cpus, on_event)
+    lab = LocalLab(
+        first.workload,
+        wanted,
+        device,
+        first.workload.split(seed),
+        cache_dir() / "compare" / f"{first.workload.sha256[:12]}-{second.workload.sha256[:12]}",
+        lambda recipe: first.variant,
+        _tariff(device, price, country),
+        _bytes(memory),
+        seed,
+        on_event,
+    )
+    on_event(Event("stage", "alternating rounds", 0.2))
+    names = (str(a), str(b)) if str(a) != str(b) else (f"{a} (A)", f"{b} (B)")
+    try:
+        return compare(
+            lab,
+            Subject(names[0], first.recipe, first.variant),
+            Subject(names[1], second.recipe, second.variant),
+            wanted.budget_s,
+            on_event=on_event,
+        )
+    finally:
+        lab.close()
+
+
+# -- the loop ---------------------------------------------------------------------------------------------------------
+
+
+def optimize(
+    model: ModelPath,
+    data: str | Path | None = None,
+    *,
+    metric: str | None = None,
+    goal: str = "throughput",
+    max_drop: str = "1%",
+    where: Sequence[str] = (),
+    budget: str | float = "5m",
+    out: str | Path | None = None,
+    pack: bool = False,
+    only: Sequence[str] = (),
+    skip: Sequence[str] = (),
+    runtime: Sequence[str] = (),
+    cpus: int | None = None,
+    memory: str | None = None,
+    scenario: str | None = None,
+    store: str | None = None,
+    seed: int = 0,
+    label: str | None = None,
+    output: str | None = None,
+    preprocess: str | None = None,
+    batch_axis: str = "auto",
+    price: float | None = None,
+    country: str | None = None,
+    pue: float = 1.0,
+    on_event: OnEvent = ignore,
+) -> Study:
+    """Run the whole loop and, with `out`, ship the winner.
+
+    Raises `GateRefused` where no variant and not even the model as brought satisfies `where`; the study is stored all the same.
+    """
+    from hasten.lab.store import Store
+    from hasten.search.optimize import optimize, plan
+
+    wanted = Goal.parse(goal, max_drop, tuple(where), _seconds(budget))
+    if out is not None:
+        from hasten.bundle import check_target
+
+        check_target(Path(out), pack=pack)
+    prepared = _prepare(
+        model, data, scenario or wanted.scenario, metric, label, output, preprocess, batch_axis, cpus, on_event
+    )
+    device = _device(cpus, on_event)
+    runtimes = (runtime,) if isinstance(runtime, str) else tuple(runtime)
+    planned = plan(
+        prepared,
+        wanted,
+        device,
+        only=only,
+        skip=skip,
+        runtimes=runtimes,
+        memory_bytes=_bytes(memory),
+        seed=seed,
+    )
+    database = Store(store)
+    study = optimize(
+        planned,
+        database,
+        _tariff(device, price, country, pue),
+        memory_bytes=_bytes(memory),
+        on_event=on_event,
+    )
+    if out is not None and study.best is not None:
+        on_event(Event("stage", "writing and verifying the bundle", 0.97))
+        save(study, out, pack=pack)
+    _gate(study)
+    return study
+
+
+def propose(
+    model: ModelPath,
+    data: str | Path | None = None,
+    *,
+    goal: str = "throughput",
+    max_drop: str = "1%",
+    only: Sequence[str] = (),
+    skip: Sequence[str] = (),
+    runtime: Sequence[str] = (),
+    scenario: str | None = None,
+    metric: str | None = None,
+    cpus: int | None = None,
+    label: str | None = None,
+    output: str | None = None,
+    preprocess: str | None = None,
+    on_event: OnEvent = ignore,
+) -> list[Proposal]:
+    """What `optimize` would try first and why: `--dry-run`. Runs the model as brought once, and trains or builds nothing."""
+    from hasten.search.optimize import plan, suggest
+
+    wanted = Goal.parse(goal, max_drop)
+    prepared = _prepare(
+        model, data, scenario or wanted.scenario, metric, label, output, preprocess, "auto", cpus, on_event
+    )
+    return suggest(plan(prepared, wanted, _device(cpus, on_event), only=only, skip=skip, runtimes=tuple(runtime)))
+
+
+def build(
+    model: ModelPath,
+    recipe: str | Path | Recipe,
+    out: str | Path,
+    data: str | Path | None = None,
+    *,
+    metric: str | None = None,
+    goal: str = "throughput",
+    max_drop: str = "1%",
+    budget: str | float = "60s",
+    pack: bool = False,
+    cpus: int | None = None,
+    memory: str | None = None,
+    store: str | None = None,
+    seed: int = 0,
+    label: str | None = None,
+    output: str | None = None,
+    preprocess: str | None = None,
+    on_event: OnEvent = ignore,
+) -> Study:
+    """Apply a known recipe, verify it beside the model as brought, and ship it.
+
+    Raises `GateRefused` where the recipe turns out slower or worse; nothing is shipped then.
+    """
+    from hasten.bundle import check_target
+    from hasten.errors import GateRefused
+    from hasten.lab.store import Store
+    from hasten.search.optimize import optimize, plan
+
+    wanted = Goal.parse(goal, max_drop, (), _seconds(budget))
+    known = recipe if isinstance(recipe, Recipe) else Recipe.read(Path(recipe))
+    check_target(Path(out), pack=pack)
+    prepared = _prepare(model, data, wanted.scenario, metric, label, output, preprocess, "auto", cpus, on_event)
+    device = _device(cpus, on_event)
+    planned = dataclasses.replace(
+        plan(prepared, wanted, device, memory_bytes=_bytes(memory), seed=seed), levers={}, fixed=(known,)
+    )
+    study = optimize(planned, Store(store), _tariff(device), memory_bytes=_bytes(memory), on_event=on_event)
+    if study.best is None or study.best.recipe.id != known.id:
+        raise GateRefused(f"the recipe does not hold here: {study.why}", "hasten optimize looks for one that does")
+    save(study, out, pack=pack)
+    return study
+
+
+def save(study: Study, path: str | Path, *, pack: bool = False) -> Path:
+    """Write the bundle of a study's best trial, reload it in a fresh process and compare its outputs."""
+    from hasten.bundle import write
+    from hasten.search.optimize import builder_of
+
+    best = study.best
+    if best is None:
+        raise InvalidInput("the study has no best trial to ship", "run hasten optimize to the end")
+    return write(study, best, builder_of(study)(best.recipe), Path(path), pack=pack)
+
+
+def load(path: str | Path) -> LoadedBundle:
+    """Open a bundle after checking every hash; call it with inputs."""
+    from hasten.bundle import load as open_bundle
+
+    return open_bundle(Path(path))
+
+
+def report(subject: Study | str | Path, out: str | Path, *, store: str | None = None) -> Path:
+    """Write one self-contained HTML page about a study (or its key) or a bundle."""
+    from hasten.report import render, write
+
+    if isinstance(subject, Study):
+        return write(render(subject), Path(out))
+    path = Path(subject)
+    if path.exists():
+        from hasten.bundle import read_study
+
+        return write(render(read_study(path)), Path(out))
+    return write(render(study(str(subject), store=store)), Path(out))
+
+
+# -- the store --------------------------------------------------------------------------------------------------------
+
+
+def studies(store: str | None = None) -> list[Study]:
+    """Every study in the store, newest first."""
+    from hasten.lab.store import Store
+
+    return list(Store(store).studies())
+
+
+def study(key: str, store: str | None = None) -> Study:
+    """The study whose key begins with `key`."""
+    from hasten.lab.store import Store
+
+    return Store(store).find(key)
+
+
+def remove_study(key: str, store: str | None = None) -> None:
+    """Delete a study and its trials from the store."""
+    from hasten.lab.store import Store
+
+    database = Store(store)
+    database.remove(database.find(key).key)
+
+
+# -- common -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Subject:
+    """A model or a bundle, ready to run on a workload."""
+
+    prepared: Prepared
+    recipe: Recipe
+    variant: Variant
+
+    @property
+    def workload(self) -> Workload:
+        return self.prepared.workload
+
+
+def _subject(
+    path: ModelPath,
+    data: str | Path | None,
+    scenario: str,
+    recipe: str | Path | Recipe | None,
+    cpus: int | None,
+    label: str | None,
+    output: str | None,
+    preprocess: str | None,
+    metric: str | None,
+    on_event: OnEvent,
+) -> _Subject:
+    """Read a model with an optional recipe, or a bundle, whose own recipe and variant count."""
+    from hasten.bundle import is_bundle, read
+    from hasten.search.optimize import brought_recipe, plan
+
+    if is_bundle(Path(path)):
+        contents = read(Path(path))
+        prepared = _prepare(
+            contents.variant.main, data, scenario, metric, label, output, preprocess, "auto", cpus, on_event
+        )
+        workload = dataclasses.replace(
+            prepared.workload,
+            padding=contents.padding,
+            model=dataclasses.replace(prepared.workload.model, signature=contents.signature),
+        )
+        return _Subject(dataclasses.replace(prepared, workload=workload), contents.recipe, contents.variant)
+    prepared = _prepare(path, data, scenario, metric, label, output, preprocess, "auto", cpus, on_event)
+    variant = Variant({"main": prepared.workload.model})
+    if recipe is None:
+        return _Subject(prepared, brought_recipe(prepared), variant)
+    known = recipe if isinstance(recipe, Recipe) else Recipe.read(Path(recipe))
+    return _Subject(prepared, known, plan(prepared, Goal(), _device(cpus, on_event)).builder(known))
+
+
+def _prepare(
+    model: Any,
+    data: str | Path | None,
+    scenario: str,
+    metric: str | None,
+    label: str | None,
+    output: str | None,
+    preprocess: str | None,
+    batch_axis: str,
+    cpus: int | None,
+    on_event: OnEvent,
+) -> Prepared:
+    from hasten.search.prepare import prepare
+
+    on_event(Event("stage", "reading the model and the samples", 0.0))
+    return prepare(
+        model,
+        data,
+        scenario=scenario,
+        metric=metric,
+        label=label,
+        output=output,
+        preprocess=preprocess,
+        batch_axis=batch_axis,
+        on_progress=lambda share, text: on_event(Event("progress", text, None)),
+    )
+
+
+def _device(cpus: int | None, on_event: OnEvent = ignore) -> Device:
+    from hasten.diagnose.device import allowed_cpus, device
+
+    allowed = allowed_cpus()
+    if cpus is not None and not 1 <= cpus <= len(allowed):
+        raise InvalidInput(f"{cpus} CPUs were asked for, and {len(allowed)} may be used here", "give fewer with --cpus")
+    on_event(Event("stage", "measuring the limits of this machine (once, then remembered)", 0.01))
+    return device(cpus=allowed[:cpus] if cpus else None)
+
+
+def _tariff(device: Device, price: float | None = None, country: str | None = None, pue: float = 1.0) -> Any:
+    from hasten.costs.tariff import Tariff
+
+    return Tariff.here(device.name, max(1, len(device.cpus)), price=price, country=country, pue=pue)
+
+
+def _bytes(memory: str | None) -> int | None:
+    """Read a memory limit such as 4GB or 512MB."""
+    import re
+
+    if memory is None:
+        return None
+    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*(kb|mb|gb|k|m|g)b?\s*", memory.lower())
+    if not match:
+        raise InvalidInput(f"cannot read the memory limit {memory!r}", "write it as 512MB or 4GB")
+    return int(float(match[1]) * {"k": 1e3, "m": 1e6, "g": 1e9}[match[2][0]])
+
+
+def _seconds(budget: str | float) -> float:
+    return parse_seconds(budget) if isinstance(budget, str) else float(budget)
+
+
+def _same_signature(a: Workload, b: Workload) -> None:
+    def names(workload: Workload) -> list[str]:
+        return sorted(t.name for t in workload.model.signature.inputs)
+
+    if names(a) != names(b):
+        raise InvalidInput(
+            f"the two cannot be compared: their inputs are {', '.join(names(a))} and {', '.join(names(b))}",
+            "compare variants of one model",
+        )
+
+
+def _gate(study: Study) -> None:
+    """A bound that not even the answer satisfies is a refusal, with the nearest miss."""
+    from hasten.errors import GateRefused
+
+    best = study.best
+    if best is None or not study.goal.where:
+        return
+    figures = best.measurement.figures
+    missed = [c for c in study.goal.where if c.figure in figures and not c.holds(figures[c.figure].value)]
+    if not missed:
+        return
+    nearest = []
+    for constraint in missed:
+        values = [
+            (t.measurement.figures[constraint.figure].value, t.recipe.describe())
+            for t in study.trials
+            if constraint.figure in t.measurement.figures
+        ]
+        if values:
+            value, name = min(values) if constraint.op in ("<", "<=") else max(values)
+            nearest.append(f"{constraint.text}: the nearest was {value:.4g} by {name}")
+    raise GateRefused("no variant satisfies " + "; ".join(nearest), "relax the bound, or allow a larger drop or budget")
