@@ -33,7 +33,7 @@ KNOWN_DOMAINS = frozenset(
         "com.ms.internal.nhwc",
         "org.pytorch.aten",
         "org.openvinotoolkit",
-    }  # fmt: skip
+    }
 )
 """Operator domains that ONNX itself, ONNX Runtime or OpenVINO define."""
 
@@ -96,8 +96,7 @@ def graphs(proto: Any) -> Iterator[Any]:
 
 def tensors(graph: Any) -> Iterator[Any]:
     """Every tensor held by `graph` itself: initialisers and tensor attributes, the parts of sparse ones too."""
-    for tensor in getattr(graph, "initializer", ()):
-        yield tensor
+    yield from getattr(graph, "initializer", ())
     sparse = list(getattr(graph, "sparse_initializer", ()))
     for node in graph.node:
         for attribute in node.attribute:
