@@ -107,6 +107,8 @@ def assemble(
     samples: Sequence[Sample], batch: Batch, layout: Layout, padding: Padding | None, buffers: Buffers
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """The model's inputs for `batch`, and the memory that they took from `buffers`."""
+    import numpy as np
+
     inputs: dict[str, np.ndarray] = {}
     taken: dict[str, np.ndarray] = {}
     members = batch.indices
@@ -116,7 +118,7 @@ def assemble(
         first = samples[members[0]][name]
         dtype = _dtype(tensor, first)
         if name in layout.shared or not layout.batched:
-            inputs[name] = first if first.dtype == dtype else first.astype(dtype)
+            inputs[name] = np.asarray(first, dtype)
             continue
         pad = padding.values.get(name) if padding is not None and batch.length is not None else None
         if batch.size == 1 and first.dtype == dtype and (pad is None or _fits(first, padding, batch)):

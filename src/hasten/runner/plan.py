@@ -95,15 +95,16 @@ def plan(
         ]
     if settings.form == "bucket":
         return _bucketed(lengths, settings, fixed_rows)
-    # Longest first: the last batches to finish are short ones, and buffers grow once.
-    order = sorted(range(count), key=lambda i: -lengths[i]) if settings.sort else list(range(count))
+    order = sorted(range(count), key=lambda i: lengths[i]) if settings.sort else list(range(count))
     rows = fixed_rows or settings.batch
     if settings.static:
         return _chunks(order, max(lengths), rows, True)
-    return [
+    batches = [
         Batch(batch.indices, max(lengths[i] for i in batch.indices), batch.size)
         for batch in _chunks(order, None, rows, fixed_rows is not None)
     ]
+    # Sorted, the odd batch holds the longest samples, which pads least, and runs first: the last to finish is short.
+    return batches[::-1] if settings.sort else batches
 
 
 def _bucketed(lengths: Sequence[int], settings: RunnerSettings, fixed_rows: int | None) -> list[Batch]:

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Literal
 
 from hasten.errors import Failed
-from hasten.model import Model
+from hasten.model import Model, Tensor
 from hasten.runtimes.base import Availability, OperatorTime, Settings
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ Failure = Literal["raise", "crash", "hang", "allocate", "garbage", "exit"]
 
 
 class FakeRuntime:
-    """Accepts every format. Each output is, for each row, the sum over all of the row's numbers in all inputs.
+    """Accepts every format. Each output is the sum over the row's numbers in all inputs, repeated to its shape.
 
     `costs` maps an operator to its microseconds: what `operators` reports, and what `spend` (a fake clock's advance,
     or `time.sleep`) is called with, in seconds, at each run. `fail` chooses what a run does instead: raise an error,
@@ -65,7 +65,20 @@ class FakeSession:
         for array in batch.values():
             if array.dtype.kind in "biuf":
                 sums = sums + array.reshape(array.shape[0], -1).sum(axis=1, dtype="float32")
-        return {output.name: sums.copy() for output in self.model.signature.outputs}
+        return {output.name: self._shaped(output, sums, batch) for output in self.model.signature.outputs}
+
+    def _shaped(self, output: Tensor, sums: Any, batch: Batch) -> Any:
+        """The row sums, repeated to the output's shape; an axis that no input names is 1 long."""
+        import numpy as np
+
+        sizes = {
+            dim: size
+            for tensor in self.model.signature.inputs
+            for dim, size in zip(tensor.shape or (), batch[tensor.name].shape, strict=False)
+        }
+        inner = [dim if isinstance(dim, int) else sizes.get(dim, 1) for dim in (output.shape or ())[1:]]
+        rows = sums.reshape(-1, *[1] * len(inner))
+        return np.broadcast_to(rows, (len(sums), *inner)).copy()
 
     def submit(self, batch: Batch) -> Future[dict[str, Any]]:
         future: Future[dict[str, Any]] = Future()

@@ -131,7 +131,6 @@ class OpenVinoSession:
         found = [
             OperatorTime(name, about[name].node_type, total / repeats, about[name].exec_type, sources.get(name, ()))
             for name, total in spent.items()
-            if total > 0
         ]
         return sorted(found, key=lambda operator: -operator.microseconds)
 
