@@ -68,8 +68,8 @@ def find(name: str) -> Processor | None:
 def watts_per_core(name: str) -> Figure:
     """Watts per physical core of the processor `name` at its thermal design power.
 
-    A processor that the table does not have gets the median of its family's rows, or of all rows, and the source says so.
-    The package's power is shared evenly: memory, disks and fans are not in it.
+    A processor that the table does not have gets the median of its family's rows, or of all rows, and the source says
+    so. The package's power is shared evenly: memory, disks and fans are not in it.
     """
     found = find(name)
     if found is not None:

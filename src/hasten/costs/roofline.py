@@ -63,7 +63,7 @@ def bound(flops: float, bytes_moved: float, roof: Roof) -> Bound:
 
 
 def bound_of(operator: Operator, roof: Roof, element_scale: float = 1.0) -> Bound:
-    """The least time of one operator; `element_scale` is the element size over the model's own (0.5 for fp32 in bf16)."""
+    """The least time of one operator; `element_scale` is the element size over the model's (0.5: fp32 in bf16)."""
     return bound(operator.flops, operator.bytes * element_scale, roof)
 
 
