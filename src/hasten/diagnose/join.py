@@ -12,6 +12,8 @@ from hasten.runtimes.base import OperatorTime
 
 FREE = frozenset({"Parameter", "Input", "Result", "Output", "Constant"})
 """What a runtime lists as an operator and does not execute."""
+NEAR = 6
+"""How many operators lie between a convolution and the end of what is folded into it, at most."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class Joined:
 
 
 def join(times: Sequence[OperatorTime], operators: Sequence[Operator]) -> tuple[Joined, ...]:
-    """Give each of `operators` to the one of `times` that executed it, by name, by tensor, and last by order.
+    """Give each of `operators` to the one of `times` that executed it, by name, by tensor, and last by place.
 
     An operator that several times name goes to the longest of them, but never to one that only moves data, unless it
     moves data itself. Operators that nobody names were fused away or folded, and are left out.
@@ -68,7 +70,7 @@ def join(times: Sequence[OperatorTime], operators: Sequence[Operator]) -> tuple[
                     continue
                 if found not in owner or _rank(time, operators[found]) > _rank(times[owner[found]], operators[found]):
                     owner[found] = position
-    _by_order(times, operators, owner)
+    _by_neighbour(times, operators, owner)
     members: list[list[Operator]] = [[] for _ in times]
     for found, position in sorted(owner.items()):
         members[position].append(operators[found])
@@ -107,10 +109,28 @@ def _find(name: str, index: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
     return ()
 
 
-def _by_order(times: Sequence[OperatorTime], operators: Sequence[Operator], owner: dict[int, int]) -> None:
-    """Where a toolchain renamed everything, heavy operators still run in the model's order if their counts agree."""
-    named = set(owner.values())
-    waiting = [p for p, time in enumerate(times) if p not in named and time.kind in HEAVY]
-    missing = [i for i, operator in enumerate(operators) if i not in owner and operator.kind in HEAVY]
-    if waiting and len(waiting) == len(missing):
-        owner.update(zip(missing, waiting, strict=True))
+def _by_neighbour(times: Sequence[OperatorTime], operators: Sequence[Operator], owner: dict[int, int]) -> None:
+    """Give a heavy kernel that was matched only with what follows it the heavy operator just before.
+
+    OpenVINO folds a convolution's batch normalisation into new weights and keeps the name of the addition alone; the
+    operators come in the model's order, so the convolution is the nearest one before that nobody has claimed.
+    """
+    claimed: dict[int, list[int]] = {}
+    for found, position in owner.items():
+        claimed.setdefault(position, []).append(found)
+    for position, time in enumerate(times):
+        mine = claimed.get(position, [])
+        if time.kind not in HEAVY or not mine or any(operators[i].kind in HEAVY for i in mine):
+            continue
+        for before in range(min(mine) - 1, max(-1, min(mine) - 1 - NEAR), -1):
+            if operators[before].kind in HEAVY:
+                if before not in owner and _family(operators[before].kind) == _family(time.kind):
+                    owner[before] = position
+                break
+
+
+def _family(kind: str) -> str:
+    """Convolutions, recurrent cells or matrix products: kinds that can stand for each other."""
+    if "conv" in kind.lower():
+        return "convolution"
+    return "recurrent" if any(mark in kind for mark in ("LSTM", "GRU", "RNN")) else "product"

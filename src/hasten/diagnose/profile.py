@@ -155,14 +155,14 @@ def build(
     joined = join(seen.times, operators)
     rated = rows(joined, seen.wall_us.value, limits)
     shares = classes(rated, seen.wall_us.value, seen.session_us.value)
-    found = coverage(joined, operators)
+    found = coverage(joined, operators) if operators else 0.0
     best = {
         precision: Figure(least, "us", f"estimated: roofline, {len(operators)} operators, element-wise ones fused")
         for precision in PRECISIONS
         if operators and (least := best_us(operators, precision, limits)) is not None
     }
     warned = list(notes)
-    if found < 0.8:
+    if operators and found < 0.8:
         warned.append(
             f"only {found:.0%} of the model's arithmetic could be found in the runtime's list of operators; "
             "rates of the others are not known"

@@ -51,6 +51,8 @@ def _bound(profile: Profile) -> str:
     shares = ", ".join(
         f"{name} {share:.0%}" for name, share in sorted(profile.shares.items(), key=lambda s: -s[1]) if share >= 0.005
     )
+    if profile.shares.get("unknown", 0.0) > 0.5:
+        return f"What bounds it is not known: most of the time is in operators whose arithmetic is not ({shares})."
     return f"It is {MEANING[profile.bound]} ({shares})."
 
 
