@@ -1,0 +1,1 @@
+"""A runtime and a lever that hasten finds through entry points."""
