@@ -1,0 +1,69 @@
+"""Loads a bundle: every hash checked, then its model opened in this process."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hasten.bundle.manifest import check_files, read_manifest
+from hasten.bundle.pack import MAX_BYTES, unpack
+from hasten.bundle.program import BundledModel
+from hasten.errors import InvalidInput
+from hasten.recipe import Recipe
+from hasten.runtimes.base import runtime
+
+if TYPE_CHECKING:
+    from hasten.runtimes.base import Runtime
+
+
+class LoadedBundle(BundledModel):
+    """A bundle in use: `loaded(inputs)` gives a dict of arrays; `close()`, or a `with` block, frees it."""
+
+    def __init__(self, folder: Path, engine: Runtime, temporary: Path | None = None) -> None:
+        self._temporary = temporary
+        super().__init__(folder, engine, verify=False)
+
+    @property
+    def recipe(self) -> Recipe:
+        return Recipe.from_json(self.manifest["recipe"])
+
+    def close(self) -> None:
+        super().close()
+        if self._temporary is not None:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+
+
+def load(path: str | Path, *, max_bytes: int = MAX_BYTES) -> LoadedBundle:
+    """The bundle at `path`, a folder or a .pack file. Raises `InvalidInput` naming the file that was changed, if any.
+
+    A pack is unpacked into a temporary folder, at most `max_bytes` large, which `close` removes.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise InvalidInput(f"there is no bundle at {path}", "check the path")
+    temporary = None
+    if path.is_file():
+        temporary = Path(tempfile.mkdtemp(prefix="hasten-bundle-"))
+    try:
+        if temporary is not None:
+            unpack(path, temporary, max_bytes)
+        folder = temporary or path
+        manifest = read_manifest(folder)
+        check_files(folder, manifest)
+        return LoadedBundle(folder, _runtime(manifest), temporary)
+    except BaseException:
+        if temporary is not None:
+            shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+def _runtime(manifest: dict[str, Any]) -> Runtime:
+    """The runtime that the bundle was made for; where it is missing, the error names the exact version."""
+    wanted = manifest.get("runtime") or {}
+    try:
+        return runtime(str(wanted.get("name")))
+    except InvalidInput as error:
+        pin = f"{wanted.get('package')}=={wanted.get('version')}"
+        raise InvalidInput(f"this bundle needs {pin}: {error.cause}", "install it", f"pip install {pin}") from None

@@ -1,0 +1,201 @@
+"""A bundle in use: its model loaded under its recipe. This part, and all that it stands on, also ships in `run.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hasten.bundle.manifest import check_files, inside, read_manifest
+from hasten.errors import Failed, InvalidInput
+from hasten.model import Facts, Model, Signature, Tensor
+from hasten.runner.cache import from_recipe
+from hasten.runner.plan import RunnerSettings
+from hasten.runner.runner import Runner
+from hasten.runtimes.base import Settings
+from hasten.workload import Padding
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from hasten.runtimes.base import Runtime
+
+    Sample = Mapping[str, np.ndarray]
+
+
+class BundledModel:
+    """The model of the bundle in `folder`. Calling it takes and gives what the original model did.
+
+    `inputs` is a dict of arrays with the batch axis first, or a list of samples (dicts of arrays without batch axis),
+    whose sizes may differ. The answer is a dict of arrays with the batch axis first; outputs whose sizes differ between
+    samples come as an object array of arrays. A dict without batch axis is one sample, and so is its answer.
+    """
+
+    def __init__(self, folder: str | Path, runtime: Runtime, *, verify: bool = True) -> None:
+        self.folder = Path(folder)
+        self.manifest = manifest = read_manifest(self.folder)
+        if verify:
+            check_files(self.folder, manifest)
+        available = runtime.availability()
+        if not available.usable:
+            wanted = manifest["runtime"]
+            pin = f"{wanted['package']}=={wanted['version']}"
+            raise InvalidInput(f"this bundle needs {pin}: {available.reason}", "install it", f"pip install {pin}")
+        try:
+            self.signature = Signature.from_json(manifest["signature"])
+            self._samples = {tensor["name"]: Tensor.from_json(tensor) for tensor in manifest["samples"]}
+            recipe, part = manifest["recipe"], manifest["parts"]["main"]
+            model = Model(
+                inside(self.folder, part["path"]).absolute(),
+                part["format"],
+                part["sha256"],
+                Signature.from_json(part["signature"]),
+                Facts.from_json(part["facts"]),
+            )
+            padding = Padding.from_json(manifest["padding"])
+        except (KeyError, TypeError, AttributeError) as error:
+            raise InvalidInput(f"{self.folder.name}: bundle.json is incomplete: {error}") from None
+        if manifest["program"] != "single":
+            raise InvalidInput(f"this version runs single models, not the program {manifest['program']!r}")
+        self._runner = Runner(
+            lambda settings: runtime.load(model, settings),
+            Settings.from_recipe(recipe.get("runtime", {})),
+            RunnerSettings.from_recipe(recipe.get("runner", {})),
+            self.signature,
+            model.signature,
+            padding,
+            from_recipe(recipe.get("cache", {})),
+        )
+
+    def __call__(self, inputs: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
+        if isinstance(inputs, Mapping):
+            samples, single = self._unstack(inputs)
+        else:
+            samples, single = [self._sample(sample) for sample in inputs], False
+        if not samples:
+            raise InvalidInput("there are no samples to run", "give at least one")
+        outputs = self._runner.run(samples)
+        return outputs[0] if single else {name: stacked([out[name] for out in outputs]) for name in outputs[0]}
+
+    def run(self, samples: Sequence[Mapping[str, Any]]) -> list[dict[str, np.ndarray]]:
+        """The outputs of each sample, in order, without batch axis."""
+        return self._runner.run([self._sample(sample) for sample in samples])
+
+    def close(self) -> None:
+        self._runner.close()
+
+    def __enter__(self) -> BundledModel:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _unstack(self, inputs: Mapping[str, Any]) -> tuple[list[dict[str, np.ndarray]], bool]:
+        """Samples from a dict of arrays, and whether it was a single sample without batch axis."""
+        import numpy as np
+
+        self._check_names(inputs)
+        arrays = {name: np.asarray(value) for name, value in inputs.items()}
+        batched = {name for name, array in arrays.items() if array.ndim == self._rank(name) + 1}
+        sizes = {len(arrays[name]) for name in batched}
+        if len(sizes) > 1:
+            raise InvalidInput(f"the batch axes of the inputs differ: {', '.join(map(str, sorted(sizes)))}")
+        if not batched:
+            return [self._sample(arrays)], True
+        rows = range(sizes.pop())
+        whole = self._sample(arrays, batched)
+        return [{name: array[i] if name in batched else array for name, array in whole.items()} for i in rows], False
+
+    def _sample(self, sample: Mapping[str, Any], batched: set[str] | frozenset[str] = frozenset()) -> dict[str, Any]:
+        """The arrays of `sample` in the types that the model takes; those in `batched` have one axis more."""
+        import numpy as np
+
+        self._check_names(sample)
+        found = {}
+        for name, expected in self._samples.items():
+            array = np.asarray(sample[name])
+            rank = self._rank(name) + (name in batched)
+            if array.ndim != rank:
+                raise InvalidInput(f"input {name} has {array.ndim} axes, and {rank} are expected")
+            found[name] = cast(name, array, expected.dtype)
+        return found
+
+    def _rank(self, name: str) -> int:
+        shape = self._samples[name].shape
+        return 0 if shape is None else len(shape)
+
+    def _check_names(self, inputs: Mapping[str, Any]) -> None:
+        if set(inputs) != set(self._samples):
+            raise InvalidInput(
+                f"the inputs are called {', '.join(sorted(map(str, inputs))) or 'nothing'}",
+                f"give {', '.join(self._samples)}",
+            )
+
+
+def cast(name: str, array: np.ndarray, dtype: str) -> np.ndarray:
+    """`array` in `dtype`, where no kind of number is lost: float64 becomes float32, a float never an integer."""
+    import numpy as np
+
+    if dtype in ("string", "bfloat16"):
+        return array
+    wanted = np.dtype(dtype)
+    if array.dtype == wanted:
+        return array
+    if array.dtype.kind in "iu" and wanted.kind in "iu" and array.size:
+        bounds = np.iinfo(wanted)
+        if bounds.min <= array.min() and array.max() <= bounds.max:
+            return array.astype(wanted)
+    elif np.can_cast(array.dtype, wanted, "same_kind"):
+        return array.astype(wanted)
+    raise InvalidInput(f"input {name} is {array.dtype}, and {dtype} is expected", f"convert it to {dtype}")
+
+
+def stacked(values: Sequence[np.ndarray]) -> np.ndarray:
+    """One array with samples first; an object array of arrays where their shapes differ."""
+    import numpy as np
+
+    arrays = [np.asarray(value) for value in values]
+    if len({array.shape for array in arrays}) == 1:
+        return np.stack(arrays)
+    found = np.empty(len(arrays), object)
+    found[:] = arrays
+    return found
+
+
+def read_npz(path: str | Path) -> dict[str, np.ndarray] | list[dict[str, np.ndarray]]:
+    """Inputs from a .npz file: a dict of arrays, or samples of different sizes where keys are NAME[0], NAME[1], ..."""
+    import zipfile
+
+    import numpy as np
+
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+    except OSError as error:
+        raise Failed(f"cannot read {path}: {error.strerror or error}") from None
+    except (ValueError, AttributeError, EOFError, zipfile.BadZipFile):
+        raise InvalidInput(f"{path} is not a .npz file of plain arrays", "write it with numpy.savez") from None
+    samples: dict[int, dict[str, np.ndarray]] = {}
+    for key, array in arrays.items():
+        name, _, index = key.partition("[")
+        if not index.endswith("]") or not index[:-1].isdecimal():
+            return arrays
+        samples.setdefault(int(index[:-1]), {})[name] = array
+    return [samples[index] for index in sorted(samples)]
+
+
+def write_npz(path: str | Path, outputs: Mapping[str, np.ndarray]) -> None:
+    """Outputs to a .npz file; those of different sizes become NAME[0], NAME[1], ..."""
+    import numpy as np
+
+    arrays = {}
+    for name, array in outputs.items():
+        if array.dtype == object and array.size and isinstance(array.flat[0], np.ndarray):
+            arrays.update({f"{name}[{i}]": row for i, row in enumerate(array)})
+        else:
+            arrays[name] = array.astype(np.str_) if array.dtype == object else array
+    try:
+        with open(path, "wb") as file:
+            np.savez(file, **arrays)
+    except OSError as error:
+        raise Failed(f"cannot write {path}: {error.strerror or error}") from None

@@ -1,0 +1,112 @@
+"""The README of a bundle: what it is, the figures with their intervals, and how to run it."""
+
+from __future__ import annotations
+
+from hasten.measurement import Figure, Trial
+from hasten.study import Study
+from hasten.view.number import short
+
+NAMES = {
+    "throughput_per_s": "throughput",
+    "latency_ms.p50": "latency, median",
+    "latency_ms.p90": "latency, p90",
+    "latency_ms.p99": "latency, p99",
+    "latency_ms.p999": "latency, p99.9",
+    "peak_memory_mb": "peak memory",
+    "size_mb": "model size",
+    "energy_j_per_inference": "energy per inference",
+    "cost_per_million": "cost per million",
+    "co2e_g_per_million": "CO2e per million",
+}
+
+
+def readme(study: Study, trial: Trial, package: str) -> str:
+    """Markdown. Figures are those of `trial`, beside the model as brought."""
+    model, workload = study.workload.model, study.workload
+    name = _code(model.path.name)
+    inputs = "\n".join(f"- input {_code(t.name)}: {t.dtype}, {_shape(t.shape)}" for t in model.signature.inputs)
+    outputs = "\n".join(f"- output {_code(t.name)}: {t.dtype}, {_shape(t.shape)}" for t in model.signature.outputs)
+    return f"""# {name}, made faster by hasten
+
+{name} built by the recipe `{trial.id}` (`recipe.toml`): {_code(trial.recipe.describe() or "no change")}.
+{_verdict(study, trial)}
+
+{inputs}
+{outputs}
+
+## Run it
+
+    pip install -r requirements.txt
+    python run.py inputs.npz outputs.npz
+
+or from Python, in this folder:
+
+    from run import Model
+    with Model() as model:
+        outputs = model(inputs)     # a dict of arrays with the batch axis first, or a list of samples
+
+It needs Python 3.11 or newer, NumPy and {package}; not hasten. With hasten: `hasten.load("this folder")(inputs)`.
+
+## Figures
+
+Taken on {_text(study.device.name)}, {len(study.device.cpus) or "?"} cores, scenario {workload.scenario}, with {
+        "made-up samples" if workload.samples.kind == "synthetic" else f"{workload.samples.count:,} samples"
+    }. They hold for that machine.
+
+{_table(study, trial)}
+
+`study.json` holds every trial with its raw rounds; `bundle.json` the SHA-256 of every file.
+"""
+
+
+def _verdict(study: Study, trial: Trial) -> str:
+    lines = []
+    if trial.speedup is not None and trial.origin != "brought":
+        lines.append(f"Improvement in {study.goal.optimise}: {short(trial.speedup.value)}x{_interval(trial.speedup)}.")
+    quality = trial.measurement.quality
+    if quality is not None:
+        judged = f"on {quality.samples:,} {'labelled samples' if quality.kind == 'labels' else 'samples, as fidelity'}"
+        lines.append(
+            f"{_text(quality.metric)}: {short(quality.value.value, 4)} {judged}, a drop of {short(quality.drop.value)} "
+            f"{quality.drop.unit}{_interval(quality.drop)}; {study.goal.max_drop} is allowed."
+        )
+    return "\n".join(lines)
+
+
+def _table(study: Study, trial: Trial) -> str:
+    before = study.baseline
+    rows = ["| figure | this bundle | 95% interval | as brought | source |", "|---|---|---|---|---|"]
+    for name, words in NAMES.items():
+        figure = trial.measurement.figures.get(name)
+        if figure is None:
+            continue
+        was = before.measurement.figures.get(name) if before is not None else None
+        unit = f" {figure.unit}"
+        cells = [
+            words,
+            short(figure.value) + unit,
+            _interval(figure).strip(" ()").removeprefix("95% interval ") or "–",
+            "–" if was is None else short(was.value) + unit,
+            _text(figure.source),
+        ]
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def _interval(figure: Figure) -> str:
+    if figure.ci95 is None:
+        return ""
+    return f" (95% interval {short(figure.ci95[0])} to {short(figure.ci95[1])})"
+
+
+def _shape(shape: tuple[int | str | None, ...] | None) -> str:
+    return "any shape" if shape is None else "[" + ", ".join("?" if size is None else str(size) for size in shape) + "]"
+
+
+def _text(text: str) -> str:
+    """Names come from files that are not trusted: nothing in them may become a link or a table."""
+    return "".join(f"\\{c}" if c in "\\`*_[]<>|#" else c for c in " ".join(text.split()))
+
+
+def _code(text: str) -> str:
+    return f"`{' '.join(text.split()).replace('`', ' ')}`"

@@ -1,0 +1,85 @@
+"""Writes `run.py`: the bundle's own way to run, which needs NumPy and one runtime and no hasten."""
+
+from __future__ import annotations
+
+from hasten.bundle.flatten import Import, flatten
+from hasten.runtimes.base import Runtime
+
+PROGRAM = "hasten.bundle.program"
+ROOTS = ((PROGRAM, "BundledModel"), (PROGRAM, "read_npz"), (PROGRAM, "write_npz"), ("hasten.errors", "HastenError"))
+ALSO: tuple[Import, ...] = (
+    ("argparse", None, "argparse"),
+    ("sys", None, "sys"),
+    ("pathlib", "Path", "Path"),
+    ("typing", "Any", "Any"),
+    ("typing", "TYPE_CHECKING", "TYPE_CHECKING"),
+)
+
+_HEAD = '''#!/usr/bin/env python3
+"""Runs this bundle. It needs Python 3.11 or newer, NumPy and {package} (see requirements.txt), and nothing else.
+
+    from run import Model
+    with Model() as model:
+        outputs = model(inputs)     # a dict of arrays with the batch axis first, or a list of samples
+
+    python run.py inputs.npz outputs.npz
+
+hasten {version} made this file from its own source: what runs here is what was measured.
+"""
+
+from __future__ import annotations
+
+{imports}
+
+FOLDER = Path(__file__).resolve().parent
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    # Names that only annotations mention.
+    {hints} = Any
+'''
+
+_TAIL = '''
+# ---- the way in ----
+
+
+class Model(BundledModel):
+    """The model beside this file; see `BundledModel` for what it takes and gives."""
+
+    def __init__(self, folder: str | Path = FOLDER, *, verify: bool = True) -> None:
+        super().__init__(folder, {runtime}(), verify=verify)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="run.py", description="Run the model of this bundle on samples in a file.")
+    parser.add_argument("inputs", help=".npz: one array for each input, batch axis first (or NAME[0], NAME[1], ...)")
+    parser.add_argument("outputs", help=".npz to write: one array for each output")
+    arguments = parser.parse_args()
+    try:
+        inputs = read_npz(arguments.inputs)
+        with Model() as model:
+            write_npz(arguments.outputs, model(inputs))
+    except HastenError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
+'''
+
+
+def run_script(runtime: Runtime, package: str, version: str) -> str:
+    """The text of `run.py` for a bundle on `runtime`, which `package` of PyPI provides; `version` is hasten's."""
+    kind = type(runtime)
+    roots = [*ROOTS, (kind.__module__, kind.__qualname__)]
+    # `Model` is what callers of run.py import; hasten's handle on a model file takes another name there.
+    flat = flatten(roots, ALSO, {"Model": "ModelFile"})
+    hints = " = ".join(name for name in flat.hints if name != "np")
+    parts = [_HEAD.format(package=package, version=version, imports="\n".join(flat.imports), hints=hints)]
+    for name, purpose, text in flat.sections:
+        parts.append(f"\n# ---- {name} ----\n# {purpose}\n\n\n{text}\n\n")
+    parts.append(_TAIL.replace("{runtime}", kind.__qualname__))
+    return "".join(parts)

@@ -1,0 +1,148 @@
+"""Runs a bundle in a fresh process, through its own `run.py`, and compares its outputs with those of the trial."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hasten.bundle.manifest import inside, read_manifest
+from hasten.bundle.pack import unpack
+from hasten.errors import Failed, InvalidInput
+from hasten.workload import Samples
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from hasten.isolate import Limits, Scope
+
+EXACT, REDUCED = 1e-3, 2e-2
+"""Allowed relative difference (norm of the difference over the norm) at fp32, and for variants that compute in less.
+
+The same recipe gives other last bits where samples are batched in other company; a wrong file or setting gives far more.
+"""
+MOST_SAMPLES = 256
+LEAST_AGREEMENT = 0.98
+"""Allowed for outputs that are classes or text, where a tie may fall either way."""
+
+
+def verify(
+    path: Path,
+    reference_outputs: Path,
+    samples: Samples,
+    *,
+    indices: Sequence[int] | None = None,
+    tolerance: float | None = None,
+    limits: Limits | None = None,
+) -> float:
+    """The largest relative difference between the bundle's outputs and `reference_outputs`; the first 256 are compared.
+
+    `reference_outputs` is a file of `measure.outputs` for `samples` at `indices` (all by default), in that order.
+    Raises `Failed` where an output differs by more than `tolerance`, is missing or not finite where it was.
+    """
+    from hasten.isolate import Limits, run
+
+    with tempfile.TemporaryDirectory(prefix="hasten-verify-") as temporary:
+        folder = path
+        if path.is_file():
+            folder = Path(temporary)
+            unpack(path, folder)
+        payload = {
+            "bundle": str(folder),
+            "outputs": str(reference_outputs),
+            "samples": str(samples.path),
+            "indices": None if indices is None else [int(index) for index in indices],
+        }
+        found = run(f"{__name__}:replay", payload, limits or Limits(seconds=600))
+        recipe = read_manifest(folder)["recipe"]
+    allowed = tolerance if tolerance is not None else tolerance_of(recipe)
+    for name, difference in found["differences"].items():
+        if not difference <= allowed:
+            raise Failed(
+                f"the bundle does not give the outputs of its trial: {name} differs by {difference:.2g}, and {allowed:g} "
+                f"is allowed ({found['count']} samples)",
+                "report this with the recipe: the bundle was not kept",
+            )
+    return max(found["differences"].values(), default=0.0)
+
+
+def tolerance_of(recipe: Mapping[str, Any]) -> float:
+    """`EXACT` for a recipe that changes neither the numbers nor their precision by much, else `REDUCED`."""
+    precision = recipe.get("runtime", {}).get("precision")
+    exact = precision == "fp32" or (precision is None and recipe.get("runtime", {}).get("name") == "onnxruntime")
+    return EXACT if exact and not recipe.get("step") else REDUCED
+
+
+def replay(payload: dict[str, Any], scope: Scope) -> dict[str, Any]:
+    """In a worker: load `run.py` from the bundle, run the samples, and give the difference of each output."""
+    from hasten.data import SampleSet
+    from hasten.measure.outputs import load
+
+    samples = SampleSet.open(Path(payload["samples"]))
+    expected = load(Path(payload["outputs"]))
+    indices = payload["indices"] if payload["indices"] is not None else list(range(len(samples)))
+    if len(indices) != len(expected):
+        raise InvalidInput(f"there are outputs of {len(expected)} samples, and {len(indices)} samples to compare")
+    # Runs of like samples would be batched in other company if some were picked out: the first ones are taken.
+    few = indices[:MOST_SAMPLES]
+    folder = Path(payload["bundle"])
+    with _own_model(folder) as model:
+        found = model.run([samples[i] for i in few])
+    names = list(expected[0]) if expected else []
+    missing = sorted(set(names) - set(found[0]))
+    if missing:
+        raise Failed(f"the bundle does not give the output {missing[0]}")
+    return {
+        "count": len(few),
+        "differences": {
+            name: difference([out[name] for out in found], [out[name] for out in expected[: len(few)]])
+            for name in names
+        },
+    }
+
+
+def _own_model(folder: Path) -> Any:
+    """`Model()` of the bundle's run.py, imported from its file."""
+    import importlib.util
+    import sys
+
+    sys.dont_write_bytecode = True
+    spec = importlib.util.spec_from_file_location("hasten_bundle_run", inside(folder, "run.py"))
+    if spec is None or spec.loader is None:
+        raise Failed(f"{folder}/run.py cannot be imported")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    try:
+        spec.loader.exec_module(module)
+        return module.Model()
+    except Exception as error:  # its errors are classes of run.py itself, which the parent does not know
+        raise Failed(f"the bundle's run.py fails: {error}") from None
+
+
+def difference(found: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> float:
+    """The norm of the difference over the norm, over all samples; for classes and text the share that disagrees,
+
+    as a multiple of what is allowed for them. Infinite where shapes differ or a number is not finite where it was.
+    """
+    import numpy as np
+
+    total = square = 0.0
+    disagree = count = 0
+    for ours, theirs in zip(found, expected, strict=True):
+        ours, theirs = np.asarray(ours), np.asarray(theirs)
+        if ours.shape != theirs.shape:
+            return float("inf")
+        if theirs.dtype.kind != "f":
+            disagree += int(np.sum(ours.astype(theirs.dtype) != theirs))
+            count += theirs.size
+            continue
+        a, b = ours.astype(np.float64), theirs.astype(np.float64)
+        if not np.array_equal(np.isfinite(a), np.isfinite(b)):
+            return float("inf")
+        finite = np.isfinite(b)
+        total += float(np.sum(np.square(a[finite] - b[finite])))
+        square += float(np.sum(np.square(b[finite])))
+    if count:
+        return 0.0 if disagree <= (1 - LEAST_AGREEMENT) * count else float(disagree / count)
+    return (total / square) ** 0.5 if square > 0 else total**0.5
