@@ -18,7 +18,7 @@ def grid_intensity(country: str | None = None) -> Figure:
 
     None means the world average, and the source says so. Location-based, without a provider's certificates.
     """
-    key = (country or "WORLD").strip().casefold()
+    key = ("WORLD" if country is None else country).strip().casefold()
     for row in table("carbon"):
         if key and key in (row["alpha3"].casefold(), row["alpha2"].casefold(), row["name"].casefold()):
             said = "world average, because no country was given" if country is None else row["name"]
