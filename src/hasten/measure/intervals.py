@@ -87,7 +87,8 @@ def signed_rank_interval(values: ArrayLike, level: float = 0.95) -> Interval:
 
     Hodges and Lehmann's estimate, the median of all pairwise means, with the interval that inverts Wilcoxon's signed
     rank test (Hollander, Wolfe and Chicken, Nonparametric Statistical Methods, sections 3.2 and 3.3). Under six
-    values, where that test cannot reach 95%, Student's t interval stands in.
+    values, where that test cannot reach 95%, Student's t interval stands in; of two or three values it covers 89% in
+    the worst simulation.
     """
     import numpy as np
 

@@ -135,11 +135,10 @@ def bootstrap_score(
     if np.ptp(drops) > 0:
         return _expanded(drops, value, n, level)
     whole = scores(outputs_a, everything)
-    without = random.permutation(n)[:200]
-    moved = np.array([_or_nan(lambda i: scores(outputs_a, i), np.delete(everything, i)) for i in without])
-    moved = moved[np.isfinite(moved)]
-    reach = max(n * float(np.ptp(moved)) if len(moved) else 0.0, abs(whole))
-    half = _nothing_seen(n, level) * (reach / abs(whole) if relative and whole else reach)
+    reach = max(
+        [abs(whole), *(_influence(scores, each, random.permutation(n)[:200]) for each in (outputs_a, outputs_b))]
+    )
+    half = _nothing_seen(n, level) * (reach / whole if relative and whole else reach)
     return Interval(value, value - half, value + half)
 
 
@@ -205,6 +204,16 @@ def _or_nan(function: Callable[[Any], float], index: Any) -> float:
         return function(index)
     except Exception:  # a user's metric may refuse a resample in any way it likes
         return math.nan
+
+
+def _influence(scores: Callable[[Any, Any], float], outputs: Any, left_out: Any) -> float:
+    """How far one sample moves the score, times their number: the spread of the score with one of them left out."""
+    import numpy as np
+
+    everything = np.arange(len(outputs))
+    moved = np.array([_or_nan(lambda i: scores(outputs, i), np.delete(everything, i)) for i in left_out])
+    moved = moved[np.isfinite(moved)]
+    return len(everything) * float(np.ptp(moved)) if len(moved) else 0.0
 
 
 def _expanded(drops: Floats, value: float, n: int, level: float) -> Interval:
