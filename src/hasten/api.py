@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from hasten.diagnose.doctor import Doctor
     from hasten.diagnose.profile import Profile
     from hasten.lab.compare import Comparison
+    from hasten.lab.store import Entry
     from hasten.levers import Proposal
     from hasten.search.prepare import Prepared
 
@@ -441,8 +442,8 @@ def report(subject: Study | str | Path, out: str | Path, *, store: str | None = 
 # -- the store --------------------------------------------------------------------------------------------------------
 
 
-def studies(store: str | None = None) -> list[Study]:
-    """Every study in the store, newest first."""
+def studies(store: str | None = None) -> list[Entry]:
+    """A line about every study in the store, newest first."""
     from hasten.lab.store import Store
 
     return list(Store(store).studies())
@@ -452,7 +453,11 @@ def study(key: str, store: str | None = None) -> Study:
     """The study whose key begins with `key`."""
     from hasten.lab.store import Store
 
-    return Store(store).find(key)
+    database = Store(store)
+    found = database.study(database.find(key))
+    if found is None:
+        raise InvalidInput(f"there is no study {key}", "see what is there", "hasten study list")
+    return found
 
 
 def remove_study(key: str, store: str | None = None) -> None:
@@ -460,7 +465,7 @@ def remove_study(key: str, store: str | None = None) -> None:
     from hasten.lab.store import Store
 
     database = Store(store)
-    database.remove(database.find(key).key)
+    database.remove(database.find(key))
 
 
 # -- common -----------------------------------------------------------------------------------------------------------

@@ -1,15 +1,17 @@
 """The loop for inference: propose, screen, race, verify, choose.
 
 Best-first search over recipes. Every measured recipe is expanded by all levers; a proposal's predicted speed-up is its
-parent's measured one times the lever's predicted gain, corrected by how that lever's predictions have turned out so far.
-The most promising proposal is screened next, until nothing left can win, nothing improves any more, or time is up. Then
-the finalists race in fresh workers, and the winner must hold in fresh rounds on samples that took no part in choosing it.
+parent's measured one times the lever's predicted gain, corrected by how the same change has turned out so far. What
+changes the structure (steps, runtime, precision) is tried before what only changes settings (streams, batches, shapes),
+since settings are worth tuning only for structures that can win. Then the finalists race in fresh workers, and the
+winner must hold in fresh rounds on samples that took no part in choosing it.
 """
 
 from __future__ import annotations
 
 import heapq
 import itertools
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,7 +24,7 @@ from hasten.lab.trial import Lab, quality_key
 from hasten.levers import Case, Lever, Need, Prediction, Proposal
 from hasten.measure.statistics import pareto
 from hasten.measurement import Trial
-from hasten.recipe import Recipe
+from hasten.recipe import SECTIONS, Recipe
 from hasten.study import Study
 
 FINAL_SHARE = 0.35
@@ -31,7 +33,9 @@ WORTH_EXPANDING = 0.6
 """A trial slower than this share of the best is not built upon."""
 CANNOT_WIN = 0.9
 """A proposal predicted below this share of the best is not tried."""
-PATIENCE = 14
+HEADROOM = 1.8
+"""A structure is tried while tuning its settings by this factor could make it the best."""
+PATIENCE = 12
 IMPROVEMENT = 1.01
 FINALISTS = 4
 CONFIRMATIONS = 4
@@ -45,17 +49,26 @@ class Store(Protocol):
 
 @dataclass(order=True)
 class Candidate:
-    """A proposal in the queue, best predicted speed-up first."""
+    """A proposal in the queue: honest baselines first, then structures, then settings; best predicted speed-up first."""
 
+    phase: int
     rank: float
     number: int
     proposal: Proposal = field(compare=False)
     base: float = field(compare=False)
+    change: str = field(compare=False)
+
+    @property
+    def predicted(self) -> float:
+        return -self.rank
+
+
+BASELINE, STRUCTURE, SETTINGS = range(3)
 
 
 @dataclass
 class Bias:
-    """How a lever's predictions turn out: the geometric mean of found over predicted, with one pseudo-observation of 1."""
+    """How one change turns out: the geometric mean of found over predicted gain, with one pseudo-observation of 1."""
 
     logs: list[float] = field(default_factory=list)
 
@@ -123,42 +136,53 @@ class Search:
         trial = known.get(self.brought.id) or self._keep(self.lab.baseline())
         self.trials[trial.id] = trial
         for recipe in self.fixed:
-            self._push(Proposal(recipe, Prediction(1.0, "given"), "the recipe as given", "recipe"), 1.0)
+            given = Proposal(recipe, Prediction(1.0, "given"), "the recipe as given", "recipe")
+            self._push(given, self.brought, 1.0)
         self._expand(trial)
 
     # -- exploring ------------------------------------------------------------------------------------------------
 
     def _explore(self, known: Mapping[str, Trial]) -> None:
-        """Screen candidates, best first."""
+        """Screen candidates, best first, until nothing can win, nothing improves, or the time for it is spent."""
         self._stage("trying what could help", 0.1)
         stale = 0
+        end = "not tried: nothing had improved for a while"
         while self.queue and stale < PATIENCE:
             candidate = heapq.heappop(self.queue)
-            recipe = candidate.proposal.recipe
             best = self._best_speedup()
-            predicted = -candidate.rank
-            if predicted < CANNOT_WIN * best:
+            room = {BASELINE: math.inf, STRUCTURE: HEADROOM}.get(candidate.phase, 1 / CANNOT_WIN)
+            predicted = candidate.base * candidate.proposal.gain.factor * self._bias(candidate.change).factor
+            if predicted * room < best:
                 self._skip(candidate, f"not tried: predicted {predicted:.2f}x beside {best:.2f}x already reached")
                 continue
-            trial = known.get(recipe.id)
+            trial = known.get(candidate.proposal.recipe.id)
             if trial is None:
                 if self.lab.clock() + self._expected_seconds() > self.deadline - self.reserve:
-                    self._skip(candidate, "not tried: the budget was spent")
+                    end = "not tried: the budget was spent"
+                    self._skip(candidate, end)
                     break
-                origin = "full-precision" if self._full_precision(recipe) else "search"
-                trial = self._keep(self.lab.screen(recipe, origin, candidate.proposal.why))
+                trial = self._screen(candidate)
             self.trials[trial.id] = trial
             if trial.speedup is not None:
                 found = trial.speedup.value / max(candidate.base, 1e-9)
-                self._bias(candidate.proposal.lever).learn(candidate.proposal.gain.factor, found)
-            stale = 0 if self._counts(trial) and self._speed(trial) > best * IMPROVEMENT else stale + 1
-            if trial.speedup is not None and not trial.reason.startswith("quality"):
-                self._expand(trial)
-            elif trial.reason.startswith("quality") and self.table is None:
+                self._bias(candidate.change).learn(candidate.proposal.gain.factor, found)
+            if candidate.phase == SETTINGS:
+                stale = 0 if self._counts(trial) and self._speed(trial) > best * IMPROVEMENT else stale + 1
+            if trial.reason.startswith("quality"):
                 self._measure_sensitivity(trial)
+            elif trial.speedup is not None:
+                self._expand(trial)
         for candidate in sorted(self.queue):
-            self._skip(candidate, "not tried: nothing had improved for a while" if stale >= PATIENCE else "not tried")
+            self._skip(candidate, end)
         self.queue = []
+
+    def _screen(self, candidate: Candidate) -> Trial:
+        recipe = candidate.proposal.recipe
+        self.on_event(
+            Event("progress", f"trying {recipe.describe()}", self._share(), None, {"why": candidate.proposal.why})
+        )
+        origin = "full-precision" if candidate.phase == BASELINE else "search"
+        return self._keep(self.lab.screen(recipe, origin, candidate.proposal.why))
 
     def _expand(self, trial: Trial) -> None:
         """Ask every lever what could follow this trial."""
@@ -174,18 +198,25 @@ class Search:
                 self._note(f"lever {name} failed to propose: {type(error).__name__}: {error}")
                 continue
             for proposal in proposals:
-                self._push(proposal, self._speed(trial))
+                self._push(proposal, trial.recipe, self._speed(trial))
 
-    def _push(self, proposal: Proposal, base: float) -> None:
-        if proposal.recipe.id in self.seen:
+    def _push(self, proposal: Proposal, parent: Recipe, base: float) -> None:
+        recipe = proposal.recipe
+        if recipe.id in self.seen:
             return
-        self.seen.add(proposal.recipe.id)
-        predicted = base * proposal.gain.factor * self._bias(proposal.lever).factor
-        heapq.heappush(self.queue, Candidate(-predicted, next(self.counter), proposal, base))
+        self.seen.add(recipe.id)
+        change = f"{proposal.lever} {difference(parent, recipe)}"
+        predicted = base * proposal.gain.factor * self._bias(change).factor
+        if self._full_precision(recipe):
+            phase = BASELINE
+        else:
+            phase = STRUCTURE if structure(recipe) != structure(parent) else SETTINGS
+        heapq.heappush(self.queue, Candidate(phase, -predicted, next(self.counter), proposal, base, change))
 
     def _measure_sensitivity(self, trial: Trial) -> None:
         """A trial lost too much quality: learn which operators are to blame, so that the rest can stay quick."""
-        if self.sensitivity is None or self.lab.clock() > self.deadline - self.reserve:
+        late = self.lab.clock() > self.deadline - self.reserve
+        if self.sensitivity is None or self.table is not None or late:
             return
         self._stage("measuring which operators are sensitive", None)
         try:
@@ -290,16 +321,19 @@ class Search:
             return ""
         quality = winner.measurement.quality
         low, high = speedup.ci95
-        text = f"{speedup.value:.2f}x better {self.study.goal.optimise} than the model as brought (95% interval {low:.2f} to {high:.2f})"
-        if quality is not None and quality.drop.ci95 is not None:
-            text += (
-                f", {quality.metric} down by {quality.drop.value:.2g} {quality.drop.unit} "
-                f"(interval {quality.drop.ci95[0]:.2g} to {quality.drop.ci95[1]:.2g}, allowed {self.study.goal.max_drop})"
-            )
-        return (
-            text
-            + f", confirmed on {0 if quality is None else quality.samples} samples that took no part in choosing it"
-        )
+        name = self.study.goal.optimise
+        text = f"{speedup.value:.2f}x better {name} than the model as brought (95% interval {low:.2f} to {high:.2f})"
+        if quality is None:
+            return text
+        drop = quality.drop
+        if drop.value == 0 and drop.ci95 == (0.0, 0.0):
+            text += f", {quality.metric} unchanged"
+        else:
+            word = "down" if drop.value > 0 else "up"
+            text += f", {quality.metric} {word} by {abs(drop.value):.2g} {drop.unit}"
+        if drop.ci95 is not None:
+            text += f" (drop at most {max(0.0, drop.ci95[1]):.2g} {drop.unit}, allowed {self.study.goal.max_drop})"
+        return f"{text}, confirmed on {quality.samples} samples that took no part in choosing it"
 
     def _full_precision_beside(self, trial: Trial) -> list[Trial]:
         """The same runtime at full precision with nothing else changed: the second honest baseline."""
@@ -333,9 +367,12 @@ class Search:
 
     def _keep(self, trial: Trial) -> Trial:
         self.store.add_trial(self.study.key, trial)
-        share = (self.lab.clock() - self.start) / max(1e-9, self.study.goal.budget_s)
-        self.on_event(Event("trial", trial.reason, min(0.99, share), trial))
+        self.on_event(Event("trial", trial.reason, self._share(), trial))
         return trial
+
+    def _share(self) -> float:
+        """How much of the budget is spent."""
+        return min(0.99, (self.lab.clock() - self.start) / max(1e-9, self.study.goal.budget_s))
 
     def _skip(self, candidate: Candidate, reason: str) -> None:
         recipe = candidate.proposal.recipe
@@ -348,8 +385,8 @@ class Search:
         self.notes.append(text)
         self.on_event(Event("note", text))
 
-    def _bias(self, lever: str) -> Bias:
-        return self.bias.setdefault(lever, Bias())
+    def _bias(self, change: str) -> Bias:
+        return self.bias.setdefault(change, Bias())
 
     def _speed(self, trial: Trial) -> float:
         return 0.0 if trial.speedup is None else trial.speedup.value
@@ -364,6 +401,22 @@ class Search:
         """What one more trial will take: the slowest of the last five."""
         recent = [t.seconds_spent for t in self.trials.values() if t.seconds_spent][-5:]
         return max(recent, default=0.0)
+
+
+def structure(recipe: Recipe) -> str:
+    """What a recipe is made of, whatever its settings: the steps, the runtime and its precision."""
+    return Recipe(recipe.steps, {key: recipe.runtime.get(key) for key in ("name", "precision")}).id
+
+
+def difference(parent: Recipe, child: Recipe) -> str:
+    """What changed from one recipe to the next, so that the same change elsewhere is recognised."""
+    changed: dict[str, Any] = {"steps": [step.to_json() for step in child.steps[len(parent.steps) :]]}
+    if changed["steps"] or child.runtime.get("name") != parent.runtime.get("name"):
+        changed["runtime"] = child.runtime.get("name")
+    for section in SECTIONS:
+        before, after = getattr(parent, section), getattr(child, section)
+        changed[section + " keys"] = {k: after.get(k) for k in {*before, *after} if before.get(k) != after.get(k)}
+    return json.dumps(changed, sort_keys=True)
 
 
 def front(trials: Sequence[Trial], figure: str) -> list[str]:
