@@ -21,6 +21,8 @@ from hasten.workload import Workload
 
 SCHEMA = "hasten.profile/1"
 BOUNDS = ("compute", "memory", "overhead", "io")
+ABOVE = 1.15
+"""A fraction of the roof that no noise of one operator's time explains."""
 SYNTHETIC = "the samples were made from the signature, so times of data-dependent operators may differ"
 
 
@@ -166,6 +168,12 @@ def build(
         warned.append(
             f"only {found:.0%} of the model's arithmetic could be found in the runtime's list of operators; "
             "rates of the others are not known"
+        )
+    above = sum(row.share for row in rated if row.by == "compute" and (row.fraction or 0.0) > ABOVE)
+    if above > 0.2:
+        warned.append(
+            f"operators with {above:.0%} of the time are faster than the limits that were measured here, so those were "
+            "taken while the machine was busy: measure them again with hasten doctor --refresh"
         )
     return Profile(
         rated,

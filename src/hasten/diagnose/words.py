@@ -16,6 +16,7 @@ MEANING = {
     "overhead": "overhead-bound: most of the time goes to starting operators and to the runtime between them",
     "io": "I/O-bound: most of the time goes to preparing inputs and cutting outputs, not to the model",
 }
+WORTH_SAYING = 1.05
 WEAK_SHARE, WEAK_FRACTION = 0.05, 0.3
 
 
@@ -80,10 +81,10 @@ def _best(profile: Profile) -> str:
     listed = ", ".join(
         f"{milliseconds(figure.value)} in {precision} ({profile.wall_us.value / figure.value:.1f}x)"
         for precision, figure in profile.best_us.items()
-        if figure.value > 0
+        if figure.value > 0 and profile.wall_us.value > WORTH_SAYING * figure.value
     )
     if not listed:
-        return ""
+        return "This run is at the limits of the device already (estimated: roofline)."
     limits = roofs(profile.device, profile.device_share)
     cores = "" if profile.device_share == 1 else f" with {profile.device_share:.0%} of its cores"
     missing = [name for name in ("bf16", "int8") if name not in limits.gflops]
