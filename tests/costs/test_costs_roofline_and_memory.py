@@ -58,7 +58,9 @@ def test_weights_take_their_precisions_bytes() -> None:
 
 
 def test_a_chain_keeps_its_two_largest_neighbours_alive() -> None:
-    chain = [Operator(f"op{i}", "Conv", 0, 0, output_shape=shape) for i, shape in enumerate([(1, 10), (1, 30), (1, 20)])]
+    chain = [
+        Operator(f"op{i}", "Conv", 0, 0, output_shape=shape) for i, shape in enumerate([(1, 10), (1, 30), (1, 20)])
+    ]
     assert activations_bytes(chain).value == (30 + 20) * 4
     assert all_activations_bytes(chain, "bf16").value == 60 * 2
     assert activations_bytes([]).value == 0

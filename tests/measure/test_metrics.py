@@ -165,3 +165,18 @@ def test_the_order_of_samples_does_not_matter(seed: int) -> None:
     order = np.random.default_rng(seed).permutation(len(labels))
     for name in ("accuracy", "f1", "balanced_accuracy", "precision", "recall"):
         assert metric(name).score(scores[order], labels[order]) == pytest.approx(metric(name).score(scores, labels))
+
+
+def test_text_is_compared_with_text_only() -> None:
+    labels = np.array(["cat", "dog", "cat"], object)
+    assert metric("accuracy").score(np.array(["cat", "cat", "cat"]), labels) == pytest.approx(2 / 3)
+    assert metric("f1_micro").score(np.array(["cat", "cat", "cat"], object), labels) == pytest.approx(2 / 3)
+    with pytest.raises(ValueError, match="text cannot be compared"):
+        metric("accuracy").score(np.zeros((3, 2)), labels)
+
+
+def test_labels_that_no_class_has_are_an_error_and_not_a_low_score() -> None:
+    with pytest.raises(ValueError, match="labels reach from 1 to 3, and there are 3 classes"):
+        metric("accuracy").score(np.eye(3), np.array([1, 2, 3]))
+    with pytest.raises(ValueError, match="labels reach from 0 to 9"):
+        metric("top5").score(np.ones((2, 6)), np.array([0, 9]))

@@ -262,7 +262,10 @@ def signature(name: str) -> Signature:
     ],
 )
 def test_without_labels_the_metric_fits_the_kind_of_output(name: str, output: np.ndarray, expected: str) -> None:
-    assert default_metric(signature(name), False, output.astype(np.float32) if output.dtype == float else output) == expected
+    assert (
+        default_metric(signature(name), False, output.astype(np.float32) if output.dtype == float else output)
+        == expected
+    )
 
 
 def test_with_labels_the_metric_is_accuracy_or_rmse() -> None:

@@ -15,7 +15,7 @@ from hasten.errors import InvalidInput
 from hasten.isolate import Scope
 from hasten.measure import memory
 from hasten.measure.energy import Meter
-from hasten.measure.mlperf import SAMPLES_PER_QUERY, Outcome, Subject, Test, run_test
+from hasten.measure.mlperf import SAMPLES_PER_QUERY, LoadTest, Outcome, Subject, run_test
 from hasten.measure.statistics import Interval, is_noisy, mean_interval, percentile_interval, steady
 from hasten.model import Signature
 from hasten.recipe import Recipe
@@ -163,7 +163,7 @@ def drive(
     on_progress("warming up")
     warmed = warm_up(subject, scenario, max(0.5, 0.25 * seconds))
     notes = [] if warmed.steady else [f"the warm-up had not settled after {warmed.seconds:.1f} s"]
-    test = Test(scenario, seconds, warmed.seconds_per_query, warmed.seconds_per_sample, seed=seed)
+    test = LoadTest(scenario, seconds, warmed.seconds_per_query, warmed.seconds_per_sample, seed=seed)
     if scenario == "server":
         if latency_bound_ms is None:
             latency_bound_ms = BOUND_FACTOR * warmed.seconds_per_query * 1e3
@@ -235,7 +235,7 @@ def warm_up(subject: Subject, scenario: str, budget_s: float) -> Warmed:
     return Warmed(clock() - started, settled is not None, max(usual, 1e-9), max(each, 1e-9))
 
 
-def find_rate(subject: Subject, test: Test) -> float:
+def find_rate(subject: Subject, test: LoadTest) -> float:
     """The highest rate at which 99% of the queries end within `test.bound_ms`: bisection below the offline rate.
 
     Each of `PROBES` tests is short, so the rate found is good to some per cent; the full run then says what holds.

@@ -42,18 +42,21 @@ def predicted(outputs: Any, labels: Any) -> Array:
     """The predicted class of each sample (or of each position, for labels with positions).
 
     Class scores are reduced by argmax along the axis that the labels lack. A single score for each sample is binary:
-    0.5 is the threshold where all lie in 0..1, else 0 (logits), as torchmetrics does. Integers are classes already.
+    0.5 is the threshold where all lie in 0..1, else 0 (logits), as torchmetrics does. Integers and text are classes
+    already.
     """
-    scores, wanted = np.asarray(outputs), np.shape(labels)
-    if scores.dtype.kind in "iubUS" and scores.shape == wanted:
+    scores, wanted = _untyped(outputs), np.shape(labels)
+    if (scores.dtype.kind == "U") != (np.asarray(labels).dtype.kind == "U"):
+        raise ValueError("text cannot be compared with numbers: give labels of the output's own kind")
+    if scores.dtype.kind in "iubU" and scores.shape == wanted:
         return scores
     if scores.ndim == len(wanted) + 1:
         if scores.shape[-1] == 1:
             return _binary(scores[..., 0])
-        if scores.shape[:-1] == wanted:
-            return np.asarray(scores.argmax(axis=-1))
-        if (scores.shape[0], *scores.shape[2:]) == wanted:
-            return np.asarray(scores.argmax(axis=1))
+        for axis in (-1, 1):
+            if np.delete(scores.shape, axis).tolist() == list(wanted):
+                _in_range(np.asarray(labels), scores.shape[axis])
+                return np.asarray(scores.argmax(axis=axis))
     if scores.shape == wanted and scores.dtype.kind == "f":
         return _binary(scores)
     raise ValueError(f"outputs of shape {scores.shape} are no class scores for labels of shape {wanted}")
@@ -64,8 +67,22 @@ def _binary(scores: Array) -> Array:
     return (scores > (0.5 if probabilities else 0.0)).astype(np.int64)
 
 
+def _in_range(labels: Array, count: int) -> None:
+    counted = labels[labels != IGNORED_LABEL]
+    if counted.size and not 0 <= counted.min() <= counted.max() < count:
+        raise ValueError(f"labels reach from {counted.min()} to {counted.max()}, and there are {count} classes from 0")
+
+
+def _untyped(values: Any) -> Array:
+    """An array in which Python's strings are NumPy's."""
+    array = np.asarray(values)
+    return array.astype(str) if array.dtype.kind in "OS" else array
+
+
 def _classes(labels: Any) -> Array:
-    array = np.asarray(labels)
+    array = _untyped(labels)
+    if array.dtype.kind == "U":
+        return array
     if array.dtype.kind == "f" and np.all(array == np.round(array)):
         return array.astype(np.int64)
     if array.dtype.kind not in "iub":
@@ -109,8 +126,7 @@ def _top5(outputs: Any, labels: Any) -> Array:
     scores, truth = np.asarray(outputs, np.float64), _classes(labels)
     if scores.ndim != 2 or truth.ndim != 1:
         raise ValueError(f"top5 needs one row of class scores for each sample, not outputs of shape {scores.shape}")
-    if truth.min() < 0 or truth.max() >= scores.shape[1]:
-        raise ValueError(f"labels reach from {truth.min()} to {truth.max()}, and there are {scores.shape[1]} classes")
+    _in_range(truth, scores.shape[1])
     best = np.argsort(-scores, axis=1, kind="stable")[:, :5]
     return np.asarray((best == truth[:, None]).any(axis=1).astype(np.float64))
 
@@ -255,8 +271,7 @@ def _token_loss(outputs: Any, labels: Any) -> Array:
         if scores.ndim != 2 or len(truth) != len(scores):
             raise ValueError(f"perplexity needs (positions, vocabulary) for each sample, not {scores.shape}")
         kept = truth != IGNORED_LABEL
-        if kept.any() and not 0 <= truth[kept].min() <= truth[kept].max() < scores.shape[1]:
-            raise ValueError(f"labels leave the vocabulary of {scores.shape[1]}")
+        _in_range(truth, scores.shape[1])
         top = scores.max(axis=1, keepdims=True)
         normal = top[:, 0] + np.log(np.exp(scores - top).sum(axis=1))
         chosen = scores[np.arange(len(truth)), np.where(kept, truth, 0)]

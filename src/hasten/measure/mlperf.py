@@ -55,7 +55,7 @@ class Subject:
 
 
 @dataclass(frozen=True)
-class Test:
+class LoadTest:
     """What LoadGen is asked for. The expected times only tell it how many queries to prepare."""
 
     scenario: str
@@ -77,7 +77,7 @@ class Outcome:
     seconds: float
 
 
-def run_test(subject: Subject, test: Test) -> Outcome:
+def run_test(subject: Subject, test: LoadTest) -> Outcome:
     """Run one test. Raises `Failed` where the runner failed, with its first error."""
     import mlperf_loadgen as lg
 
@@ -188,7 +188,7 @@ class _Callbacks:
             self.errors.append(error)
 
 
-def _settings(lg: Any, test: Test) -> Any:
+def _settings(lg: Any, test: LoadTest) -> Any:
     """LoadGen's settings. How many queries a claim needs is left to its early stopping, which says so in its notes."""
     settings = lg.TestSettings()
     settings.mode = lg.TestMode.PerformanceOnly
