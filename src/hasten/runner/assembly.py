@@ -177,6 +177,14 @@ def split(
     """
     if not layout.batched:
         return [dict(outputs)]
+    if batch.size == 1 and not cuts:
+        whole = layout.whole
+        return [
+            {
+                name: array[0] if name not in whole and array.ndim and array.shape[0] == 1 else array
+                for name, array in outputs.items()
+            }
+        ]
     found: list[dict[str, np.ndarray]] = [{} for _ in batch.indices]
     for name, array in outputs.items():
         if name in layout.whole or not array.ndim or array.shape[0] % batch.size:

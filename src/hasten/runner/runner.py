@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from hasten import runtimes
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
     Sample = Mapping[str, np.ndarray]
     Outputs = dict[str, np.ndarray]
-    _Done = tuple[Batch, list[Outputs], Exception | None]
 
 _DEFAULT_RUNTIME = {"onnx": "onnxruntime", "openvino": "openvino"}
 
@@ -87,13 +87,13 @@ class Runner:
     ) -> None:
         self.settings, self.padding, self.cache = settings, padding, cache
         self._load, self._base, self._source, self._variant = load, base, source, variant or source
-        # One batch more than the streams: the next one waits inside the runtime while Python finishes another.
-        self._in_flight = (base.streams or 1) + 1
+        # Twice the streams: the next batches wait inside the runtime while Python finishes the last ones.
+        self._in_flight = 2 * (base.streams or 1)
         self._layout: Layout | None = None
         self._sessions: dict[tuple[int, tuple[tuple[str, tuple[int, ...]], ...]] | None, Session] = {}
         self._buffers = Buffers()
         self._lock = threading.Lock()
-        self._own = {tensor.name: tensor.dtype for tensor in source.outputs}
+        self._own = _numeric_types(source)
 
     @property
     def cache_hits(self) -> int:
@@ -126,8 +126,8 @@ class Runner:
         """The outputs of one sample, as soon as possible."""
         if self.cache is not None:
             return self.run([sample])[0]
-        samples, batches, lengths = self._plan([sample])
-        return self._run_batch(samples, batches[0], lengths)[0]
+        batch, lengths = self._plan_one(sample)
+        return self._run_batch([sample], batch, lengths)[0]
 
     def submit(self, sample: Sample) -> Future[Outputs]:
         """Start one sample and return at once; the caller bounds how many are under way."""
@@ -138,15 +138,17 @@ class Runner:
             except Exception as error:
                 found.set_exception(error)
             return found
-        samples, batches, lengths = self._plan([sample])
+        batch, lengths = self._plan_one(sample)
+        layout = self._known_layout([sample])
+        inputs, taken = assemble([sample], batch, layout, self._pads(), self._buffers)
 
-        def finish(done: _Done) -> None:
-            if done[2] is not None:
-                found.set_exception(done[2])
-            else:
-                found.set_result(done[1][0])
+        def finish(future: Future[Outputs]) -> None:
+            try:
+                found.set_result(self._finish(future.result(), taken, batch, layout, lengths)[0])
+            except Exception as error:
+                found.set_exception(error)
 
-        self._start(samples, batches[0], lengths, finish)
+        self._session(batch, inputs).submit(inputs).add_done_callback(finish)
         return found
 
     def warm(self, samples: Sequence[Sample]) -> None:
@@ -193,47 +195,37 @@ class Runner:
             for index, outputs in zip(batches[0].indices, self._run_batch(samples, batches[0], lengths), strict=True):
                 found[index] = outputs
             return found  # type: ignore[return-value]
-        done: SimpleQueue[_Done] = SimpleQueue()
-        waiting = iter(batches)
-        under_way, failure = 0, None
-        while True:
-            while under_way < self._in_flight and failure is None and (batch := next(waiting, None)) is not None:
-                try:
-                    self._start(samples, batch, lengths, done.put)
-                    under_way += 1
-                except Exception as error:
-                    failure = error
-            if not under_way:
-                break
-            finished, answers, problem = done.get()
-            under_way -= 1
-            failure = failure or problem
-            for index, answer in zip(finished.indices, answers, strict=problem is None):
-                found[index] = answer
-        if failure is not None:
-            raise failure
+        # In order of start: the runtime takes batches in that order too, so the oldest is the next to be done.
+        under_way: deque[tuple[Batch, Callable[[], list[Outputs]]]] = deque()
+
+        def collect() -> None:
+            batch, end = under_way.popleft()
+            for index, own in zip(batch.indices, end(), strict=True):
+                found[index] = own
+
+        try:
+            for batch in batches:
+                if len(under_way) == self._in_flight:
+                    collect()
+                under_way.append((batch, self._begin(samples, batch, lengths)))
+            while under_way:
+                collect()
+        except BaseException:
+            while under_way:  # the runtime still reads their buffers
+                with contextlib.suppress(Exception):
+                    collect()
+            raise
         return found  # type: ignore[return-value]
 
-    def _start(
-        self,
-        samples: Sequence[Sample],
-        batch: Batch,
-        lengths: Sequence[int] | None,
-        finish: Callable[[_Done], None],
-    ) -> None:
+    def _begin(
+        self, samples: Sequence[Sample], batch: Batch, lengths: Sequence[int] | None
+    ) -> Callable[[], list[Outputs]]:
         layout = self._known_layout(samples)
         inputs, taken = assemble(samples, batch, layout, self._pads(), self._buffers)
-        future = self._session(batch, inputs).submit(inputs)
-
-        def finished(future: Future[Outputs]) -> None:
-            try:
-                outputs = self._finish(future.result(), taken, batch, layout, lengths)
-            except Exception as error:
-                finish((batch, [], error))
-            else:
-                finish((batch, outputs, None))
-
-        future.add_done_callback(finished)
+        session = self._session(batch, inputs)
+        begin = getattr(session, "begin", None)
+        end = begin(inputs) if begin is not None else session.submit(inputs).result
+        return lambda: self._finish(end(), taken, batch, layout, lengths)
 
     def _run_batch(self, samples: Sequence[Sample], batch: Batch, lengths: Sequence[int] | None) -> list[Outputs]:
         layout = self._known_layout(samples)
@@ -252,10 +244,10 @@ class Runner:
 
         ready = {}
         for name, array in outputs.items():
-            wanted = self._own.get(name, "")
-            if array.dtype.name != wanted and array.dtype.kind in "fiu" and wanted not in ("", "bfloat16", "string"):
+            wanted = self._own.get(name)
+            if wanted is not None and array.dtype != wanted and array.dtype.kind in "fiu":
                 array = array.astype(wanted)
-            if any(np.may_share_memory(array, buffer) for buffer in taken.values()):
+            if taken and any(np.may_share_memory(array, memory) for memory in taken.values()):
                 array = array.copy()  # a runtime may hand an input back as an output
             ready[name] = array
         self._buffers.give(taken)
@@ -291,6 +283,13 @@ class Runner:
         rows = layout.rows if layout.batched else 1
         return samples, plan(lengths, len(samples), settings, padding is not None, rows), lengths
 
+    def _plan_one(self, sample: Sample) -> tuple[Batch, list[int] | None]:
+        rows = self._known_layout([sample]).rows or 1
+        if not self.settings.static and not self.settings.buckets:
+            return Batch((0,), None, rows), None
+        _, batches, lengths = self._plan([sample])
+        return batches[0], lengths
+
     def _session(self, batch: Batch, inputs: Mapping[str, np.ndarray]) -> Session:
         key = None
         if self.settings.static:
@@ -303,6 +302,17 @@ class Runner:
                     shapes = None if key is None else dict(key[1])
                     session = self._sessions[key] = self._load(replace(self._base, shapes=shapes))
         return session
+
+
+def _numeric_types(signature: Signature) -> dict[str, np.dtype[Any]]:
+    """NumPy's type of each output that has one."""
+    import numpy as np
+
+    return {
+        tensor.name: np.dtype(tensor.dtype)
+        for tensor in signature.outputs
+        if tensor.dtype not in ("string", "bfloat16")
+    }
 
 
 def _agree(samples: Sequence[Sample], names: frozenset[str]) -> bool:

@@ -86,7 +86,11 @@ class OperatorTime:
 
 
 class Session(Protocol):
-    """A loaded model. `run` is synchronous; `submit` returns at once and up to `streams` batches run together."""
+    """A loaded model. `run` is synchronous; `submit` returns at once and up to `streams` batches run together.
+
+    A session may also have `begin(batch) -> Callable[[], outputs]`: like `submit`, but the caller fetches the outputs
+    by calling the answer once, on a thread of its own; the runner then uses it, as it needs no thread to wake up.
+    """
 
     def run(self, batch: Batch) -> dict[str, np.ndarray]: ...
     def submit(self, batch: Batch) -> Future[dict[str, np.ndarray]]: ...

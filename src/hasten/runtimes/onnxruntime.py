@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -77,6 +77,9 @@ class OnnxRuntimeSession:
             return dict(zip(self._outputs, self._session.run(self._outputs, batch), strict=True))
         except Exception as error:
             raise _run_error(error, self._inputs, batch) from None
+
+    def begin(self, batch: Batch) -> Callable[[], dict[str, Any]]:
+        return self.submit(batch).result
 
     def submit(self, batch: Batch) -> Future[dict[str, Any]]:
         if self._pool is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import defaultdict, deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from importlib.metadata import PackageNotFoundError, version
 from queue import SimpleQueue
@@ -44,8 +44,8 @@ _PASSED = {
 }
 
 
-_Started = tuple[Any, dict[int, Any], "Future[dict[str, Any]]"]
-"""A request under way, the input tensors that must outlive it, and who waits for it."""
+_Started = tuple[Callable[[], dict[str, Any]], "Future[dict[str, Any]]"]
+"""What waits for a request under way, and the future that it answers."""
 
 
 class OpenVino:
@@ -87,25 +87,32 @@ class OpenVinoSession:
         request = self._take()
         try:
             held = self._tensors(batch)
-            request.infer(held, True, True)
-            return self._read(request)
+            # Not sharing outputs, the binding copies them itself, which is quicker than a copy of each view.
+            outputs = request.infer(held, False, True)
+            return dict(zip(self._names, outputs.values(), strict=True))
         except Exception as error:
             raise _run_error(error) from None
         finally:
             self._idle.append(request)
 
-    def submit(self, batch: Batch) -> Future[dict[str, Any]]:
-        """Start at once: what exceeds the streams queues inside OpenVINO, so that a stream never waits for Python."""
-        future: Future[dict[str, Any]] = Future()
+    def begin(self, batch: Batch) -> Callable[[], dict[str, Any]]:
+        """Start at once; the answer waits on the caller's own thread: no other thread wakes up for it."""
         request = self._take()
         try:
             held = self._tensors(batch)
             request.start_async(held, None)
         except Exception as error:
             self._idle.append(request)
-            future.set_exception(_run_error(error))
-            return future
-        self._await((request, held, future))
+            raise _run_error(error) from None
+        return lambda: self._end(request, held)
+
+    def submit(self, batch: Batch) -> Future[dict[str, Any]]:
+        """Start at once: what exceeds the streams queues inside OpenVINO, so that a stream never waits for Python."""
+        future: Future[dict[str, Any]] = Future()
+        try:
+            self._await((self.begin(batch), future))
+        except HastenError as error:
+            future.set_exception(error)
         return future
 
     def operators(self, batch: Batch, repeats: int = 10) -> list[OperatorTime]:
@@ -163,13 +170,19 @@ class OpenVinoSession:
             raise InvalidInput(f"the model's batch misses {', '.join(missing)}")
         return tensors
 
-    def _read(self, request: Any) -> dict[str, Any]:
-        # str_data for text; .data is a view of the request's own memory, which the next batch overwrites.
-        tensors = [request.get_output_tensor(index) for index in range(len(self._names))]
-        return {
-            name: tensor.str_data if kind == "string" else tensor.data.copy()
-            for (name, kind), tensor in zip(self._names, tensors, strict=True)
-        }
+    def _end(self, request: Any, held: dict[int, Any]) -> dict[str, Any]:
+        try:
+            request.wait()
+            # `.data` is a view of the request's own memory, which the next batch overwrites.
+            return {
+                name: array.copy() if (array := request.get_output_tensor(index).data).dtype.kind != "S" else array
+                for index, name in enumerate(self._names)
+            }
+        except Exception as error:
+            raise _run_error(error) from None
+        finally:
+            held.clear()
+            self._idle.append(request)
 
     def _await(self, item: _Started) -> None:
         self._queue.put(item)
@@ -182,17 +195,14 @@ class OpenVinoSession:
     def _wait(self) -> None:
         """Finish requests. Not by callbacks: OpenVINO calls those on success only, and a failure would be lost."""
         while (item := self._queue.get()) is not None:
-            request, _held, future = item
+            end, future = item
             try:
-                request.wait()
-                outputs = self._read(request)
-            except Exception as error:
-                self._idle.append(request)
-                future.set_exception(_run_error(error))
+                outputs = end()
+            except HastenError as error:
+                future.set_exception(error)
             else:
-                self._idle.append(request)
                 future.set_result(outputs)
-            del item, _held, future
+            del item, end, future
 
 
 def properties(settings: Settings) -> dict[str, Any]:
@@ -267,12 +277,12 @@ def _inputs(compiled: Any) -> dict[str, tuple[int, Any, str]]:
     return found
 
 
-def _output_names(compiled: Any, model: Model) -> list[tuple[str, str]]:
+def _output_names(compiled: Any, model: Model) -> list[str]:
+    """The signature's names, which stand in the same order; two of them may share one port."""
     ports = compiled.outputs
-    kinds = [port.get_element_type().get_type_name() for port in ports]
     if len(ports) == len(model.signature.outputs):
-        return list(zip([tensor.name for tensor in model.signature.outputs], kinds, strict=True))
-    return [(_name(port, i, "output"), kind) for i, (port, kind) in enumerate(zip(ports, kinds, strict=True))]
+        return [tensor.name for tensor in model.signature.outputs]
+    return [_name(port, index, "output") for index, port in enumerate(ports)]
 
 
 def _name(port: Any, index: int, what: str) -> str:
