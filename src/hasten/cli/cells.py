@@ -1,0 +1,77 @@
+"""What a table's cell says about a trial: its recipe, its speed-up, its quality, and how it ended."""
+
+from __future__ import annotations
+
+from rich.text import Text
+
+from hasten.measurement import Figure, Trial
+from hasten.report.words import drop_text, metric_value
+from hasten.study import Study
+from hasten.view.number import ratio, short
+
+ROLE = {"brought": "as brought", "full-precision": "full precision"}
+STYLE = {"ok": "", "rejected": "dim", "undecided": "yellow", "failed": "red"}
+NOT_TRIED = "not tried"
+CHOSEN, PARETO = "●", "◇"
+
+
+def tried(trial: Trial) -> bool:
+    """Whether anything was run for it; the others were only proposed."""
+    return not (trial.status == "rejected" and trial.reason.startswith(NOT_TRIED) and trial.speedup is None)
+
+
+def order(trial: Trial) -> tuple[int, float]:
+    """Best on top: what holds, then what is undecided, rejected, failed; the quicker first."""
+    place = {"ok": 0, "undecided": 1, "rejected": 2, "failed": 3}[trial.status]
+    return place, -(trial.speedup.value if trial.speedup else 0.0)
+
+
+def name(trial: Trial) -> Text:
+    """The recipe in one line, and whether it is an honest baseline."""
+    text = Text(trial.recipe.describe() or "no change")
+    if trial.origin in ROLE:
+        text.append(f"  {ROLE[trial.origin]}", style="cyan")
+    return text
+
+
+def mark(trial: Trial, study: Study) -> Text:
+    if trial.id == study.best_id:
+        return Text(CHOSEN, style="bold green")
+    return Text(PARETO, style="cyan") if trial.id in study.pareto else Text("")
+
+
+def speedup(trial: Trial) -> str:
+    return ratio(trial.speedup.value) if trial.speedup else "–"
+
+
+def interval(figure: Figure | None) -> str:
+    """`5.31–5.66`; nothing where the interval is a point."""
+    if figure is None or figure.ci95 is None or figure.ci95[0] == figure.ci95[1]:
+        return ""
+    return f"{short(figure.ci95[0])}–{short(figure.ci95[1])}"
+
+
+def quality(trial: Trial) -> str:
+    found = trial.measurement.quality
+    return "–" if found is None else metric_value(found)
+
+
+def drop(trial: Trial) -> str:
+    found = trial.measurement.quality
+    return "–" if found is None else drop_text(found.drop)
+
+
+def number(figure: Figure | None, factor: float = 1.0) -> str:
+    """The value, after ~ where it is an estimate or was published."""
+    if figure is None:
+        return "–"
+    return ("" if figure.source.startswith("measured") else "~") + short(figure.value * factor)
+
+
+def status(trial: Trial) -> Text:
+    """How it ended and why."""
+    word = "confirmed" if trial.final and trial.status == "ok" and trial.origin == "search" else trial.status
+    text = Text(word, style="green" if trial.status == "ok" else STYLE[trial.status])
+    if trial.reason and trial.reason != "the model as brought":
+        text.append(f"  {trial.reason}", style="dim")
+    return text

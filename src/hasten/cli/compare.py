@@ -1,0 +1,72 @@
+"""`hasten compare`: two models, bundles or recipes side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hasten import api
+from hasten.cli import options
+from hasten.cli.screen import Screen
+from hasten.goal import parse_seconds
+
+
+def command(
+    a: Annotated[
+        str, typer.Argument(metavar="A", help="A model or a bundle: the one to compare with.", show_default=False)
+    ],
+    b: Annotated[
+        str, typer.Argument(metavar="B", help="A model or a bundle: the one in question.", show_default=False)
+    ],
+    data: options.Data = None,
+    metric: options.MetricName = None,
+    label: options.Label = None,
+    output: options.ModelOutput = None,
+    preprocess: options.Preprocess = None,
+    goal: options.GoalName = "throughput",
+    max_drop: options.MaxDrop = "1%",
+    budget: options.Budget = "60s",
+    recipe_a: Annotated[
+        Path | None, typer.Option("--recipe-a", metavar="RECIPE", help="Run A under this recipe.")
+    ] = None,
+    recipe_b: Annotated[
+        Path | None, typer.Option("--recipe-b", metavar="RECIPE", help="Run B under this recipe.")
+    ] = None,
+    seed: options.Seed = 0,
+    cpus: options.Cpus = None,
+    memory: options.Memory = None,
+    price: options.Price = None,
+    country: options.Country = None,
+    json: options.Json = None,
+    quiet: options.Quiet = False,
+) -> int:
+    """Rounds alternate, each side in its own process on the same cores; it stops when the interval is narrow enough."""
+    from hasten.cli.tables import comparison_report
+
+    screen = Screen(json, quiet)
+    with screen.watching(budget_s=None) as watch:
+        found = api.compare(
+            a,
+            b,
+            data,
+            goal=goal,
+            budget=parse_seconds(budget),
+            metric=metric,
+            max_drop=max_drop,
+            recipe_a=recipe_a,
+            recipe_b=recipe_b,
+            price=price,
+            country=country,
+            cpus=cpus,
+            memory=memory,
+            label=label,
+            output=output,
+            preprocess=preprocess,
+            seed=seed,
+            on_event=watch,
+        )
+    screen.show(*comparison_report(found))
+    screen.answer(found.to_json())
+    return 0

@@ -1,0 +1,116 @@
+"""`hasten demo`: the main job on a real model and real labelled data, with nothing to set up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hasten import api
+from hasten.cli import options
+from hasten.cli.screen import Screen
+from hasten.demo import demo
+from hasten.measurement import Trial
+from hasten.study import Study
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+def command(
+    model: Annotated[str, typer.Option("--model", metavar="vision|text", help="Which demo.")] = "vision",
+    budget: Annotated[
+        str | None,
+        typer.Option("--budget", metavar="TIME", help="Time to spend; by default the demo's own.", show_default=False),
+    ] = None,
+    cpus: options.Cpus = None,
+    memory: options.Memory = None,
+    store: options.StoreUrl = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            metavar="BUNDLE",
+            help="Where the bundle goes; by default ./hasten-demo-MODEL.bundle.",
+            rich_help_panel=options.OUTPUT,
+        ),
+    ] = None,
+    json: options.Json = None,
+    quiet: options.Quiet = False,
+) -> int:
+    """vision: a residual CNN on Fashion-MNIST. text: MiniLM sentence embeddings (needs the hf extra)."""
+    from hasten.cli.optimize import run
+    from hasten.cli.tables import heading, next_steps, sentence, study_report
+
+    screen = Screen(json, quiet)
+    chosen = demo(model)
+    bundle = out or Path(f"hasten-demo-{chosen.name}.bundle")
+    screen.show(sentence(f"The demo: {chosen.title}."))
+    outcome = run(
+        screen,
+        chosen.model,
+        chosen.data,
+        metric=chosen.metric,
+        goal="throughput",
+        max_drop=chosen.max_drop,
+        budget=budget or f"{chosen.budget_s:g}s",
+        out=bundle,
+        cpus=cpus,
+        memory=memory,
+        store=store,
+    )
+    study = outcome.study
+    page = api.report(study, bundle.absolute().parent / f"hasten-demo-{chosen.name}.html")
+    screen.show(*study_report(study, screen.console.width))
+    screen.show(heading("In short"), *_in_short(study))
+    if chosen.beside:
+        screen.show(sentence(chosen.beside, "dim"))
+    steps = [("Bundle", str(bundle)), ("Report", str(page)), ("Study", study.key[:12])]
+    if outcome.interrupted:
+        steps.append(("Go on", f"hasten demo --model {chosen.name}"))
+    steps += [
+        ("Use it", f'python -c "import hasten; model = hasten.load({str(bundle)!r}); print(model)"'),
+        ("Your own", "hasten optimize MODEL.onnx --data SAMPLES.npz --metric accuracy --out my.bundle"),
+    ]
+    screen.show(next_steps(steps))
+    screen.answer(study.to_json())
+    return outcome.code
+
+
+def _in_short(study: Study) -> Iterator[RenderableType]:
+    """The winner beside the honest baselines: the model as brought, and the same runtime at full precision."""
+    from hasten.cli import cells
+    from hasten.cli.tables import light
+    from hasten.report.words import runtime_words, say
+
+    table = light()
+    table.add_column("")
+    table.add_column("", overflow="fold")
+    for title in ("Throughput", "Quality", "Speed-up"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for name, trial in lines(study):
+        figure = trial.measurement.figures.get(study.goal.figure)
+        table.add_row(
+            name,
+            runtime_words(trial) if trial.origin != "search" else trial.recipe.describe(),
+            say(figure),
+            cells.quality(trial),
+            cells.speedup(trial),
+            style="bold" if trial.id == study.best_id else "",
+        )
+    yield table
+
+
+def lines(study: Study) -> list[tuple[str, Trial]]:
+    """As brought, the winner's runtime at full precision, and the winner; what was not measured is left out."""
+    best, found = study.best, []
+    if study.baseline is not None:
+        found.append(("as brought", study.baseline))
+    full = [t for t in study.trials if t.origin == "full-precision" and t.status != "failed"]
+    same = [t for t in full if best is not None and t.recipe.runtime.get("name") == best.recipe.runtime.get("name")]
+    found += [("full precision", trial) for trial in (same or full)[:1] if trial is not best]
+    if best is not None and best is not study.baseline:
+        found.append(("chosen", best))
+    return found
