@@ -24,6 +24,10 @@ class LoadedBundle(BundledModel):
     def __init__(self, folder: Path, engine: Runtime, temporary: Path | None = None) -> None:
         self._temporary = temporary
         super().__init__(folder, engine, verify=False)
+        if self.recipe.sha256 != self.manifest.get("recipe_sha256"):
+            raise InvalidInput(
+                f"{folder.name}: the recipe in bundle.json was changed", "copy or write the bundle again"
+            )
 
     @property
     def recipe(self) -> Recipe:

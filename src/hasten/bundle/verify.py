@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 EXACT, REDUCED = 1e-3, 2e-2
 """Allowed relative difference (norm of the difference over the norm) at fp32, and for variants that compute in less.
 
-The same recipe gives other last bits where samples are batched in other company; a wrong file or setting gives far more.
+The same recipe gives other last bits where samples are batched in other company; a wrong file or setting gives more.
 """
 MOST_SAMPLES = 256
 LEAST_AGREEMENT = 0.98
@@ -60,8 +61,8 @@ def verify(
     for name, difference in found["differences"].items():
         if not difference <= allowed:
             raise Failed(
-                f"the bundle does not give the outputs of its trial: {name} differs by {difference:.2g}, and {allowed:g} "
-                f"is allowed ({found['count']} samples)",
+                f"the bundle does not give the outputs of its trial: {name} differs by {difference:.2g}, and "
+                f"{allowed:g} is allowed ({found['count']} samples)",
                 "report this with the recipe: the bundle was not kept",
             )
     return max(found["differences"].values(), default=0.0)
@@ -121,9 +122,10 @@ def _own_model(folder: Path) -> Any:
 
 
 def difference(found: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> float:
-    """The norm of the difference over the norm, over all samples; for classes and text the share that disagrees,
+    """The norm of the difference over the norm, over all samples.
 
-    as a multiple of what is allowed for them. Infinite where shapes differ or a number is not finite where it was.
+    For classes and text it is the share that disagrees, or 0 where that is within what ties explain. Infinite where
+    shapes differ, or a number is not finite where it was.
     """
     import numpy as np
 
@@ -145,4 +147,4 @@ def difference(found: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> f
         square += float(np.sum(np.square(b[finite])))
     if count:
         return 0.0 if disagree <= (1 - LEAST_AGREEMENT) * count else float(disagree / count)
-    return (total / square) ** 0.5 if square > 0 else total**0.5
+    return math.sqrt(total / square) if square > 0 else math.sqrt(total)

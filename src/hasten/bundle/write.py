@@ -44,8 +44,8 @@ def write(
 
     `outputs` is a file of the trial's ordered outputs (see `measure.outputs`) for the samples at `indices` (all of them
     by default): the bundle is then run in a fresh process and compared before it takes its place. Returns where it is.
-    Raises `InvalidInput` where something that is no bundle stands there, and `Failed` where it cannot be written or does
-    not give those outputs; nothing half-written is left, and an older bundle stays.
+    Raises `InvalidInput` where something that is no bundle stands there, and `Failed` where it cannot be written or
+    does not give those outputs; nothing half-written is left, and an older bundle stays.
     """
     target = destination(out, pack=pack)
     engine = runtime(runtime_name(trial, variant))
@@ -145,8 +145,6 @@ def _move(folder: Path, target: Path, manifest: Mapping[str, Any] | None) -> Non
 def _fill(
     folder: Path, study: Study, trial: Trial, variant: Variant, engine: Runtime, limits: Limits | None
 ) -> dict[str, Any]:
-    from hasten import __name__ as hasten
-
     package = _package(engine)
     versions = {name: study.versions.get(name) or version(name) for name in (package, "numpy")}
     parts = {name: _copy(folder, name, model, limits) for name, model in variant.parts.items()}
@@ -155,7 +153,7 @@ def _fill(
         "study.json": _json(_without_folders(study).to_json()),
         "requirements.txt": "".join(f"{name}=={number}\n" for name, number in sorted(versions.items())),
         "README.md": readme(study, trial, package),
-        "run.py": run_script(engine, package, version(hasten)),
+        "run.py": run_script(engine, package, version("hasten")),
     }.items():
         (folder / name).write_text(text, encoding="utf-8")
     os.chmod(folder / "run.py", 0o755)
@@ -163,7 +161,7 @@ def _fill(
     source = study.workload.model
     manifest = {
         "schema": SCHEMA,
-        "hasten": version(hasten),
+        "hasten": version("hasten"),
         "study": study.key,
         "trial": trial.id,
         "recipe": trial.recipe.to_json(),
@@ -172,7 +170,7 @@ def _fill(
         "program": variant.program,
         "parts": parts,
         "source": {"name": source.path.name, "format": source.format, "sha256": source.sha256},
-        "signature": {key: value for key, value in source.to_json()["signature"].items()},
+        "signature": source.to_json()["signature"],
         "samples": study.workload.samples.to_json()["inputs"],
         "padding": None if study.workload.padding is None else study.workload.padding.to_json(),
         "device": study.device.to_json(),
