@@ -78,8 +78,9 @@ def test_a_bench_run_becomes_figures() -> None:
     answer = {
         "latency_ms": {"p50": {"value": 2.0, "ci95": [1.9, 2.1]}, "p99": {"value": 4.0, "ci95": None}},
         "throughput": {"value": 500.0, "ci95": [400.0, 600.0]},
-        "energy": Figure(50.0, "J", "measured: RAPL (package-0)").to_json(),
-        "samples": 1000,
+        "joules": 50.0,
+        "energy_source": "measured: RAPL (package-0)",
+        "count": 1000,
         "peak_memory_bytes": 7_000_000,
     }
     figures = summarise_bench(answer, tariff=TARIFF, size_bytes=1_000_000)

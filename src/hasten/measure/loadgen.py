@@ -75,7 +75,7 @@ class Load:
             "latencies_ms": self.latencies_ms[::every],
             "latency_ms": {name: _json(interval) for name, interval in self.percentiles().items()},
             "queries": self.queries,
-            "samples": self.samples,
+            "count": self.samples,
             "seconds": self.seconds,
             "throughput": _json(self.throughput),
             "valid": self.valid,
@@ -93,7 +93,7 @@ def bench(payload: dict[str, Any], scope: Scope) -> dict[str, Any]:
 
     `payload`: variant, recipe, signature (of the source model), padding, samples (path), indices, scenario, seconds,
     seed, and for server target_qps and latency_bound_ms (or None). Returns `Load.to_json` with load_s, cpu_seconds,
-    energy (a figure: joules of the run), and peak_memory_bytes of this worker since it began to load. The response
+    joules and energy_source of the run, and peak_memory_bytes of this worker since it began to load. The response
     cache is left out: LoadGen repeats samples at random, and every repeat would be a hit.
     """
     from hasten.data import SampleSet
@@ -132,7 +132,8 @@ def bench(payload: dict[str, Any], scope: Scope) -> dict[str, Any]:
     return load.to_json() | {
         "load_s": loaded - start,
         "cpu_seconds": meter.cpu_seconds,
-        "energy": meter.energy.to_json(),
+        "joules": meter.energy.value,
+        "energy_source": meter.energy.source,
         "peak_memory_bytes": peak,
     }
 

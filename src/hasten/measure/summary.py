@@ -8,7 +8,6 @@ from typing import Any
 from hasten.costs.carbon import co2e_g_per_million
 from hasten.costs.energy import energy_of_cpu_time
 from hasten.costs.price import cost_per_million
-from hasten.costs.scale import scaled
 from hasten.costs.tariff import QUANTILES, Tariff
 from hasten.measure.statistics import Interval, mean_interval, percentile_interval
 from hasten.measurement import Figure
@@ -48,7 +47,7 @@ def summarise_bench(answer: Mapping[str, Any], *, tariff: Tariff, size_bytes: in
     }
     rate, ends = answer["throughput"]["value"], _ends(answer["throughput"]["ci95"])
     time_each = Interval(1 / rate, 1 / ends[1], 1 / ends[0]) if ends else Interval(1 / rate, 0.0, float("inf"))
-    energy = scaled(Figure.from_json(answer["energy"]), 1 / max(1, answer["samples"]), "J", answer["energy"]["source"])
+    energy = Figure(answer["joules"] / max(1, answer["count"]), "J", answer["energy_source"])
     return found | _rates(time_each, energy, tariff) | _sizes(answer.get("peak_memory_bytes"), size_bytes)
 
 

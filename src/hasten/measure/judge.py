@@ -1,0 +1,308 @@
+"""Judges a variant beside the baseline: the metric of both, the drop with its interval, and the verdict."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from hasten.errors import Failed, HastenError, InvalidInput
+from hasten.goal import Drop
+from hasten.measure.choice import formula, metric
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from hasten.measure.statistics import Interval
+
+RESAMPLES = 2000
+USER_METRIC_S = 20.0
+"""A user's metric that is slow is resampled less often, so that the bootstrap ends within about this long."""
+LEAST_RESAMPLES = 200
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What `compare` found. `drop` is in `allowed`'s unit, positive where the variant is worse."""
+
+    metric: str
+    value: Interval
+    baseline_value: float
+    drop: Interval
+    allowed: Drop
+    verdict: Literal["non-inferior", "inferior", "undecided"]
+    samples_needed: int | None
+    kind: Literal["labels", "fidelity"]
+    samples: int
+    unit: str
+    text: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "metric": self.metric,
+            "value": self.value.value,
+            "unit": self.unit,
+            "value_ci": _ends(self.value),
+            "baseline_value": self.baseline_value,
+            "drop": self.drop.value,
+            "drop_unit": self.allowed.unit,
+            "drop_ci": _ends(self.drop),
+            "verdict": self.verdict,
+            "text": self.text,
+            "samples_needed": self.samples_needed,
+            "kind": self.kind,
+            "samples": self.samples,
+        }
+
+
+def compare(
+    name: str, baseline: Any, variant: Any, labels: Any, allowed: Drop, *, seed: int = 0, resamples: int = RESAMPLES
+) -> Judgement:
+    """The paired judgement behind `evaluate`, on outputs in memory (arrays, lists of arrays, or dicts of either)."""
+    from hasten.measure.fidelity import ITSELF, broken_samples, equal_to_rounding
+    from hasten.measure.statistics import Interval, non_inferior, samples_needed
+
+    pairs = [(_column(variant, key), _column(baseline, key)) for key in _keys(variant)]
+    count = _count(baseline)
+    broken = max(broken_samples(a, b) for a, b in pairs)
+    if broken:
+        raise Failed(f"the outputs are not finite on {broken} of {count} samples, where the original's are")
+    sides = _sides(name, baseline, variant, labels)
+    value, whole = sides.value_interval(seed, resamples)
+    relative = allowed.unit == "%" and ITSELF.get(name) != 0.0
+    factor = 100.0 if allowed.unit == "%" else 1 / sides.scale
+    identical = all(equal_to_rounding(a, b) for a, b in pairs)
+    if identical:
+        drop = Interval(0.0, 0.0, 0.0)
+    elif relative and whole == 0:
+        raise InvalidInput(
+            f"the baseline's {name} is 0, and a drop in % is relative to it", "give the allowed drop in pt, such as 1pt"
+        )
+    else:
+        drop = sides.drop_interval(relative, seed, resamples).scaled(factor)
+    verdict = non_inferior((drop.low, drop.high), allowed.amount)
+    needed = None
+    if verdict == "undecided":
+        needed = samples_needed(drop.value, (drop.low, drop.high), allowed.amount, count, sides.changed())
+    return Judgement(
+        name,
+        value,
+        whole,
+        drop,
+        allowed,
+        verdict,
+        needed,
+        sides.kind,
+        count,
+        "fraction" if sides.scale != 1 else "",
+        _text(name, drop, allowed, verdict, needed, count, identical),
+    )
+
+
+@dataclass
+class _Sides:
+    """Both sides of a judgement, as a score over sample numbers: 0..n-1 is the baseline, n..2n-1 the variant."""
+
+    count: int
+    kind: Literal["labels", "fidelity"]
+    higher_is_better: bool
+    scale: float
+    bounds: tuple[float, float]
+    score: Callable[[Any], float]
+    means: tuple[np.ndarray, np.ndarray] | None = None
+    seconds: float = 0.0
+    rows: tuple[Any, Any] | None = None
+
+    def value_interval(self, seed: int, resamples: int) -> tuple[Interval, float]:
+        """The variant's own score with its interval, and the baseline's score."""
+        import numpy as np
+
+        from hasten.measure.statistics import Interval, bootstrap_score, paired_bootstrap
+
+        numbers = np.arange(self.count)
+        whole = self.score(numbers)
+        if self.means is not None:
+            nothing = np.zeros(self.count)
+            found = paired_bootstrap(nothing, self.means[1], higher_is_better=False, seed=seed, resamples=resamples)
+        else:
+            found = bootstrap_score(
+                lambda index, _: 0.0 if index[0] < 0 else self.score(index + self.count),
+                -1 - numbers,
+                numbers,
+                None,
+                higher_is_better=False,
+                seed=seed,
+                resamples=self.fewer(resamples),
+            )
+        low, high = self.bounds
+        return Interval(found.value, max(low, found.low), min(high, found.high)), whole
+
+    def drop_interval(self, relative: bool, seed: int, resamples: int) -> Interval:
+        import numpy as np
+
+        from hasten.measure.statistics import bootstrap_score, paired_bootstrap
+
+        if self.means is not None:
+            return paired_bootstrap(
+                *self.means,
+                higher_is_better=self.higher_is_better,
+                relative=relative,
+                seed=seed,
+                resamples=resamples,
+            )
+        numbers = np.arange(self.count)
+        return bootstrap_score(
+            lambda index, _: self.score(index),
+            numbers,
+            numbers + self.count,
+            None,
+            higher_is_better=self.higher_is_better,
+            relative=relative,
+            seed=seed,
+            resamples=self.fewer(resamples),
+        )
+
+    def fewer(self, resamples: int) -> int:
+        """As many resamples as `USER_METRIC_S` allows, at least `LEAST_RESAMPLES`."""
+        affordable = int(USER_METRIC_S / (3 * self.seconds)) if self.seconds else resamples
+        return min(resamples, max(LEAST_RESAMPLES, affordable))
+
+    def changed(self) -> int | None:
+        """How many samples score differently, or None where a sample has no score of its own."""
+        import numpy as np
+
+        sides = self.means or self.rows
+        if sides is None:
+            return None
+        differs = np.asarray(sides[0] != sides[1]).reshape(self.count, -1)
+        return int(differs.any(axis=1).sum())
+
+
+def _sides(name: str, baseline: Any, variant: Any, labels: Any) -> _Sides:
+    import numpy as np
+
+    count = _count(baseline)
+    if ":" in name:
+        return _user_sides(name, baseline, variant, labels, count)
+    found, kind = formula(name)
+    if kind == "labels" and labels is None:
+        raise InvalidInput(f"{name} needs labels, and the samples have none", "give labels, or use top1-agreement")
+    truth = labels if kind == "labels" else baseline
+    with _told(name, variant, truth):
+        rows = (np.asarray(found.reduce(baseline, truth)), np.asarray(found.reduce(variant, truth)))
+        both = np.concatenate(rows)
+
+        def score(index: Any) -> float:
+            picked = None if kind == "fidelity" else _pick(labels, index % count)
+            return found.final(both[index], picked)
+
+        numbers = np.arange(count)
+        for index in (numbers, numbers + count):
+            _finite(score(index))
+    return _Sides(
+        count,
+        kind,
+        found.higher_is_better,
+        found.scale,
+        found.bounds or (-math.inf, math.inf),
+        score,
+        (rows[0].astype(np.float64), rows[1].astype(np.float64)) if found.mean else None,
+        rows=rows,
+    )
+
+
+def _user_sides(name: str, baseline: Any, variant: Any, labels: Any, count: int) -> _Sides:
+    import numpy as np
+
+    described = metric(name)
+
+    def score(index: Any) -> float:
+        side, picked = (baseline, index) if index[0] < count else (variant, index - count)
+        chosen = {k: _pick(v, picked) for k, v in side.items()} if isinstance(side, Mapping) else _pick(side, picked)
+        return _finite(described.score(chosen, None if labels is None else _pick(labels, picked)))
+
+    numbers = np.arange(count)
+    with _told(name, variant, labels):
+        start = time.perf_counter()
+        found = [score(numbers), score(numbers + count)]
+        seconds = (time.perf_counter() - start) / 2
+    fraction = all(0 <= each <= 1 for each in found)
+    bounds = (0.0, 1.0) if fraction else (-math.inf, math.inf)
+    scale = 0.01 if fraction else 1.0
+    kind: Literal["labels", "fidelity"] = "fidelity" if labels is None else "labels"
+    return _Sides(count, kind, described.higher_is_better, scale, bounds, score, seconds=seconds)
+
+
+class _told:
+    """A context in which whatever a metric throws becomes an error that names the metric and what it was given."""
+
+    def __init__(self, name: str, outputs: Any, labels: Any) -> None:
+        self.name, self.outputs, self.labels = name, outputs, labels
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if error is None or isinstance(error, HastenError) or not isinstance(error, Exception):
+            return
+        labels = "no labels" if self.labels is None else f"labels {_shape(self.labels)}"
+        raise InvalidInput(
+            f"the metric {self.name} failed on outputs {_shape(self.outputs)} and {labels}: "
+            f"{type(error).__name__}: {error}",
+            "choose a metric that fits the model's output and the labels, or another output",
+            "hasten optimize MODEL --metric NAME --output NAME",
+        ) from None
+
+
+def _keys(outputs: Any) -> Sequence[str | None]:
+    return list(outputs) if isinstance(outputs, Mapping) else [None]
+
+
+def _column(outputs: Any, key: str | None) -> Any:
+    return outputs if key is None else outputs[key]
+
+
+def _count(outputs: Any) -> int:
+    return len(next(iter(outputs.values()))) if isinstance(outputs, Mapping) else len(outputs)
+
+
+def _pick(values: Any, index: Any) -> Any:
+    return values[index] if hasattr(values, "ndim") else [values[i] for i in index]
+
+
+def _finite(value: Any) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"the score is {number}")
+    return number
+
+
+def _shape(values: Any) -> str:
+    if isinstance(values, Mapping):
+        return ", ".join(f"{name} {_shape(value)}" for name, value in values.items())
+    if isinstance(values, list):
+        return f"of {len(values)} samples of different sizes, the first {getattr(values[0], 'shape', '?')}"
+    return f"of shape {values.shape} and type {values.dtype}"
+
+
+def _ends(interval: Interval) -> list[float] | None:
+    return None if interval.ci95 is None else list(interval.ci95)
+
+
+def _text(
+    name: str, drop: Interval, allowed: Drop, verdict: str, needed: int | None, count: int, identical: bool
+) -> str:
+    """The verdict in a sentence, for the reason of a trial."""
+    unit = allowed.unit
+    if identical:
+        return f"outputs equal the original's to within rounding on {count} samples"
+    ends = f" (95% interval of the drop {drop.low:.3g} to {drop.high:.3g}{unit})" if drop.ci95 else ""
+    found = f"{name} is {abs(drop.value):.3g}{unit} {'better' if drop.value < 0 else 'worse'}{ends}"
+    if verdict == "non-inferior":
+        return f"{found}: within the {allowed} allowed"
+    if verdict == "inferior":
+        return f"{found}: more than the {allowed} allowed"
+    more = f"about {needed:,} samples would decide" if needed else "more samples are needed"
+    return f"{found}: {count:,} samples cannot tell whether it is within the {allowed} allowed; {more}"
