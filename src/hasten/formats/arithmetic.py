@@ -180,7 +180,7 @@ def _einsum(equation: str, shapes: Sequence[Shape]) -> int:
     terms = equation.replace(" ", "").partition("->")[0].split(",")
     sizes: dict[str, int] = {}
     for term, shape in zip(terms, shapes, strict=False):
-        if "..." in term:
+        if "..." in term or len(terms) != len(shapes):
             raise _Unknown
         sizes.update(zip(term, shape, strict=False))
     return 2 * math.prod(sizes.values()) * max(1, len(shapes) - 1)

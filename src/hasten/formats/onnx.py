@@ -112,8 +112,9 @@ def tensors(graph: Any) -> Iterator[Any]:
 
 
 def _inspect(path: Path, proto: Any, skeleton: Skeleton) -> Model:
-    opset = _check_opsets(path, proto)
     everything = list(graphs(proto))
+    _check_names(path, proto, everything)
+    opset = _check_opsets(path, proto)
     if proto.training_info:
         raise InvalidInput(f"{path.name} holds training graphs, which hasten does not read",
                            "export the model for inference")  # fmt: skip
@@ -138,6 +139,19 @@ def _inspect(path: Path, proto: Any, skeleton: Skeleton) -> Model:
             kinds=dict(sorted(Counter(node.op_type for graph in everything for node in graph.node).items())),
         ),
     )
+
+
+def _check_names(path: Path, proto: Any, everything: Sequence[Any]) -> None:
+    """Protobuf gives text that is not UTF-8 as bytes; nothing after this expects them."""
+    names: list[Any] = [proto.producer_name, proto.producer_version, *(entry.domain for entry in proto.opset_import)]
+    for graph in everything:
+        names += [item if isinstance(item, (str, bytes)) else item.name for item in (*graph.input, *graph.output)]
+        names += [tensor.name for tensor in tensors(graph)]
+        for node in graph.node:
+            names += [node.op_type, node.domain, node.name, *node.input, *node.output]
+    broken = next((name for name in names if not isinstance(name, str)), None)
+    if broken is not None:
+        raise InvalidInput(f"{path.name} has a name that is not UTF-8 text: {broken[:40]!r}", "export the model again")
 
 
 def _check_opsets(path: Path, proto: Any) -> int | None:
@@ -277,6 +291,9 @@ def _check_with_onnx(path: Path, proto: Any) -> None:
                 del tensor.external_data[:]
                 tensor.ClearField("data_location")
                 tensor.dims[:] = [0]
+        for value in (*graph.input, *graph.output) if hasattr(graph, "initializer") else ():
+            if value.type.HasField("tensor_type"):
+                value.type.tensor_type.shape.SetInParent()  # a rank that is not known is fine with every runtime
     copy.ir_version = max(copy.ir_version, 4)  # older ones want initialisers among the inputs; no runtime cares
     try:
         onnx.checker.check_model(copy)
