@@ -1,12 +1,15 @@
-"""A realistic study made up for tests and for looking at the page: 24 trials, with rejected, undecided and failed ones."""
+"""A realistic study, made up for tests and for looking at the page: 24 trials, some rejected, undecided or failed."""
 
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from hasten.device import Device
+from hasten.diagnose.profile import Profile
+from hasten.diagnose.rows import OperatorRow
 from hasten.goal import Goal
 from hasten.measurement import Figure, Measurement, Quality, Status, Trial
 from hasten.model import Facts, Model, Signature, Tensor
@@ -88,6 +91,7 @@ def example() -> Study:
     def grid(base: Recipe, streams: int, threads: int, batch: int) -> Recipe:
         return base.edit("runtime", streams=streams, threads=threads).edit("runner", batch=batch)
 
+    drops = "accuracy drops by {} pt (95% interval {} to {}), and 0.5 pt is allowed"
     slower = "0.97 to 1.00 times the goal of the best: dropped after screening"
     trials = [
         trial(ort, 1.0, status="ok", origin="brought", reason="the model as it was brought"),
@@ -95,8 +99,12 @@ def example() -> Study:
         trial(ort.with_step(fuse), 1.04, reason="the interval of its improvement contains 1"),
         trial(grid(ort.with_step(fuse), 2, 1, 8), 1.12, reason="slower than the best by 4.6 times"),
         trial(ort.with_step(Step("int8-dynamic")), 0.71, 0.12, 1.3, reason="slower than the model as brought"),
-        trial(ort.with_step(Step("int8-qdq", {"method": "minmax"})), 1.62, 4.9, 1.2, reason="accuracy drops by 4.90 pt (95% interval 4.68 to 5.14), and 0.5 pt is allowed"),
-        trial(ort.with_step(Step("int8-qdq", {"method": "entropy"})), 1.60, 1.7, 1.2, reason="accuracy drops by 1.70 pt (95% interval 1.48 to 1.94), and 0.5 pt is allowed"),
+        trial(
+            ort.with_step(Step("int8-qdq", {"method": "minmax"})), 1.62, 4.9, 1.2, reason=drops.format(4.9, 4.68, 5.14)
+        ),
+        trial(
+            ort.with_step(Step("int8-qdq", {"method": "entropy"})), 1.60, 1.7, 1.2, reason=drops.format(1.7, 1.48, 1.94)
+        ),
         trial(bf16, 2.55, 0.01, reason=slower),
         trial(grid(bf16, 2, 1, 1), 2.71, 0.01, reason=slower),
         trial(grid(bf16, 2, 1, 32), 3.92, 0.01, status="ok", reason="lost the final race to int8 + bf16"),
@@ -104,17 +112,74 @@ def example() -> Study:
         trial(grid(bf16.edit("runtime", precision="fp16"), 2, 1, 32), 3.12, 0.0, reason=slower),
         trial(grid(bf16.with_step(int8), 2, 1, 1), 3.3, 0.13, 1.3, reason=slower),
         trial(grid(bf16.with_step(int8), 1, 2, 16), 4.61, 0.13, 1.3, reason=slower),
-        trial(grid(bf16.with_step(int8), 2, 1, 16), 5.33, 0.13, 1.3, status="ok", reason="lost the final race by 3%", final=True),
-        trial(grid(bf16.with_step(int8), 2, 1, 32), 5.48, 0.13, 1.3, status="ok", reason="best in the final race", final=True, why="convolutions take 81% of the time, and int8 GEMM runs 1.5 times as fast as bf16 on this device"),
-        trial(grid(bf16.with_step(int8), 2, 1, 64), 5.41, 0.13, 1.3, status="ok", reason="lost the final race by 1%", final=True),
-        trial(grid(bf16.with_step(int8).with_step(Step("layout", {"order": "nhwc"})), 2, 1, 32), 5.29, 0.13, 1.3, reason=slower),
-        trial(grid(bf16.with_step(Step("sensitivity", {"keep": ["stage4.*", "head"]})), 2, 1, 32), 5.02, 0.04, 2.1, status="ok", reason="on the Pareto set: nearly as fast, half the drop"),
-        trial(grid(bf16.with_step(Step("weight-int4", {"group": 64})), 2, 1, 32), 3.6, 0.61, 0.8, status="undecided", reason="drop 0.61 pt (95% interval 0.39 to 0.85): 2,300 more samples are needed to decide"),
-        trial(bf16.edit("cache", kind="identity", entries=1024), 2.5, 0.01, reason="no repeated input among the samples: hit rate 0.0%"),
-        failed(ort.edit("runtime", provider="CUDAExecutionProvider"), "CUDAExecutionProvider is not in this build of onnxruntime: available are CPUExecutionProvider, AzureExecutionProvider"),
-        failed(grid(bf16.with_step(Step("smoothquant", {"alpha": 0.6})), 2, 1, 32), "killed by signal 11 (segmentation fault)", "Traceback of the worker <unavailable>\n[ERROR] 0x7f3e & more: ../src/plugins/intel_cpu/src/node.cpp:1423\nFatal: <script>alert('not executed')</script>"),
+        trial(
+            grid(bf16.with_step(int8), 2, 1, 16),
+            5.33,
+            0.13,
+            1.3,
+            status="ok",
+            reason="lost the final race by 3%",
+            final=True,
+        ),
+        trial(
+            grid(bf16.with_step(int8), 2, 1, 32),
+            5.48,
+            0.13,
+            1.3,
+            status="ok",
+            reason="best in the final race",
+            final=True,
+            why="convolutions take 81% of the time, and int8 runs 1.5 times as fast as bf16 here",
+        ),
+        trial(
+            grid(bf16.with_step(int8), 2, 1, 64),
+            5.41,
+            0.13,
+            1.3,
+            status="ok",
+            reason="lost the final race by 1%",
+            final=True,
+        ),
+        trial(
+            grid(bf16.with_step(int8).with_step(Step("layout", {"order": "nhwc"})), 2, 1, 32),
+            5.29,
+            0.13,
+            1.3,
+            reason=slower,
+        ),
+        trial(
+            grid(bf16.with_step(Step("sensitivity", {"keep": ["stage4.*", "head"]})), 2, 1, 32),
+            5.02,
+            0.04,
+            2.1,
+            status="ok",
+            reason="on the Pareto set: nearly as fast, half the drop",
+        ),
+        trial(
+            grid(bf16.with_step(Step("weight-int4", {"group": 64})), 2, 1, 32),
+            3.6,
+            0.61,
+            0.8,
+            status="undecided",
+            reason="drop 0.61 pt (95% interval 0.39 to 0.85): 2,300 more samples are needed to decide",
+        ),
+        trial(
+            bf16.edit("cache", kind="identity", entries=1024),
+            2.5,
+            0.01,
+            reason="no repeated input among the samples: hit rate 0.0%",
+        ),
+        failed(
+            ort.edit("runtime", provider="CUDAExecutionProvider"),
+            "this onnxruntime has no CUDAExecutionProvider: it has CPUExecutionProvider, AzureExecutionProvider",
+        ),
+        failed(
+            grid(bf16.with_step(Step("smoothquant", {"alpha": 0.6})), 2, 1, 32),
+            "killed by signal 11 (segmentation fault)",
+            "[ERROR] 0x7f3e & more: intel_cpu/src/node.cpp:1423\nFatal: <script>alert('not executed')</script>",
+        ),
         failed(grid(bf16, 2, 1, 4096), "memory limit of 4.0 GB exceeded"),
-    ]  # fmt: skip
+    ]
     best = grid(bf16.with_step(int8), 2, 1, 32)
     pareto = (best.id, trials[18].id, trials[9].id)
     signature = Signature(
@@ -156,6 +221,63 @@ def example() -> Study:
         tuple(trials),
         pareto,
         best.id,
-        "It has the highest throughput of the six finalists that keep accuracy within 0.5 pt, confirmed in 24 fresh rounds.",
+        "It has the highest throughput of the finalists that keep accuracy within 0.5 pt, in 24 fresh rounds.",
         ("The machine was quiet: rounds of the baseline against itself spread by 1.8%.",),
     )
+
+
+def profile(which: str) -> dict[str, Any]:
+    """A profile as `hasten.diagnose` gives it: of the model as brought, or of the chosen recipe."""
+    study = example()
+    after = which == "after"
+    recipe = (study.best if after else study.baseline).recipe  # type: ignore[union-attr]
+    rng = random.Random(which)
+    rows = []
+    for index in range(21):
+        flops = rng.choice((7_200_000, 14_500_000, 3_600_000)) * 32
+        moved = rng.randint(120_000, 900_000) * (8 if after else 32)
+        rate = rng.uniform(300, 1400) if after else rng.uniform(40, 110)
+        rows.append(
+            OperatorRow(
+                f"/stage{index // 5 + 1}/conv{index % 5}/Conv",
+                "Conv",
+                "Convolution",
+                flops / rate / 1e3,
+                0.0,
+                "brgconv_avx512_core_amx_I8" if after else "jit_avx512_core_FP32",
+                "int8" if after else "fp32",
+                flops,
+                moved,
+                "compute",
+                1660.0 if after else 136.0,
+                "GFLOP/s",
+                rate / (1660.0 if after else 136.0),
+            )
+        )
+    for index in range(6):
+        moved = rng.randint(400_000, 2_000_000)
+        rows.append(
+            OperatorRow(
+                f"/stage{index}/Reorder", "Reorder", "Reorder", moved / 9e3, 0.0, "jit_uni", "fp32", moved // 8, moved,
+                "memory", 13.5, "GB/s", 0.6,
+            )
+        )  # fmt: skip
+    inside = sum(row.microseconds for row in rows)
+    wall = inside * 1.12
+    rows = [replace(row, share=row.microseconds / wall) for row in rows]
+    conv = sum(row.share for row in rows if row.by == "compute")
+    shares = {"compute": conv, "memory": inside / wall - conv, "overhead": 0.07, "io": 0.05 / 1.12, "unknown": 0.0}
+    found = Profile(
+        tuple(sorted(rows, key=lambda row: -row.microseconds)),
+        Figure(wall, "us", "measured"),
+        Figure(wall * 0.95, "us", "measured"),
+        shares,
+        "compute",
+        {"int8": Figure(wall * 0.21, "us", "estimated: roofline"), "bf16": Figure(wall * 0.4, "us", "estimated")},
+        32,
+        {"image": (32, 1, 28, 28)},
+        recipe,
+        study.device,
+        0.5 if after else 1.0,
+    )
+    return found.to_json()

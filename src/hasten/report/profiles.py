@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -79,7 +80,7 @@ def _shares(found: Sequence[tuple[str, Profile]]) -> Markup:
                 "div",
                 el("span", el("b", name), el("code", profile.recipe.describe() or "no change"), class_="name"),
                 el("svg", parts, class_="strip shares", height=18, role="img", aria_label=_spoken(profile)),
-                el("span", el("b", time), el("small", "a sample, one stream"), class_="num"),
+                el("span", el("b", time), el("small", "a sample"), class_="num"),
                 class_="chosen" if name == "after" else None,
             )
         )
@@ -93,16 +94,20 @@ def _spoken(profile: Profile) -> str:
 
 
 def roofline_figure(found: Sequence[tuple[str, Profile]]) -> Markup | None:
-    """Every operator with known arithmetic, its area its share of the time, under the roofs of one stream's cores."""
+    """Every operator with known arithmetic, its area its share of the time, under the roofs of the whole device.
+
+    A stream has only its share of the cores, so its rates are scaled to all streams together: before and after are then
+    under the same roofs.
+    """
     points = [
-        (name, row, row.intensity, row.gflops)
+        (name, row, row.intensity, row.gflops / profile.device_share)
         for name, profile in found
         for row in profile.rows
-        if row.intensity and row.gflops and row.share > 0.002
+        if row.intensity and row.gflops and row.share > 0.002 and profile.device_share > 0
     ]
     if not points:
         return None
-    limits = roofs(found[-1][1].device, found[-1][1].device_share)
+    limits = roofs(found[-1][1].device)
     used = {row.precision for _, row, *_ in points}
     rates = {name: limits.gflops[name] for name in PRECISIONS if name in limits.gflops and name in used}
     bandwidth = limits.memory_gb_s
@@ -130,7 +135,7 @@ def roofline_figure(found: Sequence[tuple[str, Profile]]) -> Markup | None:
     return chart.render(
         marks,
         x_title="arithmetic intensity, FLOP for each byte →",
-        y_title="↑ achieved GFLOP/s",
+        y_title="↑ achieved GFLOP/s, all streams",
         label=f"Roofline of {len(points)} operators.",
         legend=legend([(f"dot op {name}", name) for name, _ in found]),
     )
@@ -142,10 +147,11 @@ def _slope(chart: Chart, bandwidth: float, peak: float) -> list[Markup]:
     high = min(peak / bandwidth, chart.across.high)
     if high <= low:
         return []
+    middle = math.sqrt(low * high)
     words = f"memory, {number(bandwidth)} GB/s"
     return [
         chart.segment((low, low * bandwidth), (high, high * bandwidth), "roof"),
-        el("text", words, x=chart.x(low), dx=10, y=chart.y(low * bandwidth) - 2, class_="tick"),
+        el("text", words, x=chart.x(middle), dx=10, y=chart.y(middle * bandwidth) + 14, class_="tick"),
     ]
 
 
