@@ -178,10 +178,10 @@ def _recurrent(gates: int, attributes: Mapping[str, Any], data: Shape, weight: S
 
 def _einsum(equation: str, shapes: Sequence[Shape]) -> int:
     terms = equation.replace(" ", "").partition("->")[0].split(",")
+    if "..." in equation or len(terms) != len(shapes):
+        raise _Unknown
     sizes: dict[str, int] = {}
-    for term, shape in zip(terms, shapes, strict=False):
-        if "..." in term or len(terms) != len(shapes):
-            raise _Unknown
+    for term, shape in zip(terms, shapes, strict=True):
         sizes.update(zip(term, shape, strict=False))
     return 2 * math.prod(sizes.values()) * max(1, len(shapes) - 1)
 

@@ -85,8 +85,9 @@ class _Scanner:
             number, wire = tag >> 3, tag & 7
             if number == 0:
                 raise _Malformed("a field has the number 0")
+            value = 0
             if wire == 0:
-                _, at = self.varint(at, end)
+                value, at = self.varint(at, end)
                 body = at
             elif wire == 1:
                 body, at = at, at + 8
@@ -103,7 +104,8 @@ class _Scanner:
                 if number in _PAYLOAD:
                     dropped[number] = dropped.get(number, 0) + at - body
                     continue
-                external = external or number in (_EXTERNAL_DATA, _DATA_LOCATION)
+                # a location that is written down may still say "in this file": onnx does so once it read external data
+                external = external or number == _EXTERNAL_DATA or (number == _DATA_LOCATION and value != 0)
             elif wire == 2 and number in children:
                 child = self.copy(body, at, children[number], depth + 1)
                 parts += (_encode(number << 3 | 2), _encode(len(child)), child)
