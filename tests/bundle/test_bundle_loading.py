@@ -249,3 +249,22 @@ def test_nothing_there_and_a_folder_that_is_no_bundle_are_told_apart(tmp_path: P
         bundle.load(tmp_path / "nothing")
     with pytest.raises(InvalidInput, match="not a hasten bundle"):
         bundle.load(tmp_path)
+
+
+def test_a_bundle_can_be_looked_into_without_running_it(
+    made: Study, shipped: Path, packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for path in (shipped, packed, packed):
+        assert bundle.is_bundle(path)
+        contents = bundle.read(path)
+        assert contents.recipe == case.chosen(made).recipe
+        assert contents.signature == made.workload.model.signature
+        assert contents.variant.main.path.is_file()
+        assert bundle.read_study(path).trials == made.trials
+    assert not bundle.is_bundle(tmp_path)
+    assert not bundle.is_bundle(made.workload.model.path)
+    assert not bundle.is_bundle(tmp_path / "nothing")
+    contents = bundle.read(packed)
+    contents.variant.main.path.write_bytes(b"changed in the cache")
+    assert bundle.read(packed).variant.main.path.stat().st_size > 50

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import errno
+import importlib
 import json
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import bundle_case as case
+import numpy as np
+import onnx
 import pytest
+from onnx import numpy_helper
 
 from hasten import bundle
 from hasten.errors import Failed, InvalidInput
+from hasten.model import Model
 from hasten.recipe import Recipe
 from hasten.study import Study
+
+write_module = importlib.import_module("hasten.bundle.write")  # the package has a function of that name
 
 
 @pytest.fixture(scope="module")
@@ -112,12 +120,37 @@ def test_an_output_that_differs_from_the_trials_is_refused_and_not_kept(made: St
     assert leftovers(tmp_path) == []
 
 
+def test_a_bundle_is_checked_against_the_variant_itself_where_no_outputs_are_given(
+    made: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def spoilt(folder: Path, name: str, model: Model, limits: object) -> dict[str, object]:
+        described = copy(folder, name, model, limits)
+        onnx_model = onnx.load(folder / str(described["path"]))
+        weights = numpy_helper.to_array(onnx_model.graph.initializer[0])
+        onnx_model.graph.initializer[0].CopyFrom(numpy_helper.from_array(weights * np.float32(1.2), "weights"))
+        onnx.save(onnx_model, folder / str(described["path"]))
+        return described
+
+    copy = write_module._copy
+    monkeypatch.setattr(write_module, "_copy", spoilt)
+    with pytest.raises(Failed, match=r"logits differs by 0\.2"):
+        write(made, tmp_path / "b")
+    assert not (tmp_path / "b").exists()
+
+
+def test_a_bundle_whose_samples_are_gone_is_not_shipped_unchecked(made: Study, tmp_path: Path) -> None:
+    samples = replace(made.workload.samples, path=tmp_path / "gone")
+    gone = replace(made, workload=replace(made.workload, samples=samples))
+    with pytest.raises(InvalidInput, match="not shipped unchecked"):
+        write(gone, tmp_path / "b")
+
+
 def test_a_bad_destination_is_known_before_anything_is_run(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(InvalidInput, match="not a folder"):
-        bundle.destination(tmp_path / "file" / "b")
-    assert bundle.destination(tmp_path / "new" / "b", pack=True) == tmp_path / "new" / "b.pack"
-    assert bundle.destination(tmp_path / "b.pack", pack=True) == tmp_path / "b.pack"
+        bundle.check_target(tmp_path / "file" / "b")
+    assert bundle.check_target(tmp_path / "new" / "b", pack=True) == tmp_path / "new" / "b.pack"
+    assert bundle.check_target(tmp_path / "b.pack", pack=True) == tmp_path / "b.pack"
 
 
 def test_the_same_recipe_gives_the_same_recipe_hash_and_files(made: Study, tmp_path: Path) -> None:

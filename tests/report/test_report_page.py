@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from report_study import example, failed, profile, trial
 
 from hasten.device import Device
+from hasten.errors import Failed, InvalidInput
 from hasten.goal import Goal
 from hasten.measurement import Figure
 from hasten.recipe import Recipe, Step
-from hasten.report import render
+from hasten.report import render, write
 from hasten.study import Study
 from hasten.workload import Samples
 
@@ -220,3 +221,14 @@ def test_a_bare_study_of_an_unknown_device_can_be_shown() -> None:
         replace(study.workload, samples=Samples(Path("x"), "0" * 64, 1, (), "synthetic", False)), Goal(), Device("?")
     )
     Page(render(bare))
+
+
+def test_the_page_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    html = render(example())
+    assert write(html, tmp_path / "new" / "report.html").read_text() == html
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(Failed, match="cannot be written"):
+        write(html, tmp_path / "file" / "report.html")
+    with pytest.raises(InvalidInput, match="is a folder"):
+        write(html, tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "new"]

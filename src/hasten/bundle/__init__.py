@@ -2,7 +2,20 @@
 
 from hasten.bundle.load import LoadedBundle, load
 from hasten.bundle.manifest import SCHEMA, read_manifest
+from hasten.bundle.read import Contents, is_bundle, read, read_study
 from hasten.bundle.verify import verify
-from hasten.bundle.write import destination, write
+from hasten.bundle.write import check_target, write
 
-__all__ = ["SCHEMA", "LoadedBundle", "destination", "load", "read_manifest", "verify", "write"]
+__all__ = [
+    "SCHEMA",
+    "Contents",
+    "LoadedBundle",
+    "check_target",
+    "is_bundle",
+    "load",
+    "read",
+    "read_manifest",
+    "read_study",
+    "verify",
+    "write",
+]

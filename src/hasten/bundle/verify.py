@@ -5,13 +5,17 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hasten.bundle.manifest import inside, read_manifest
 from hasten.bundle.pack import unpack
 from hasten.errors import Failed, InvalidInput
-from hasten.workload import Samples
+from hasten.model import Signature
+from hasten.recipe import Recipe
+from hasten.variant import Variant
+from hasten.workload import Padding, Samples
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,9 +32,27 @@ LEAST_AGREEMENT = 0.98
 """Allowed for outputs that are classes or text, where a tie may fall either way."""
 
 
+@dataclass(frozen=True)
+class Source:
+    """What a bundle was made from, to be run by hasten's own runner where the trial's outputs are not at hand."""
+
+    variant: Variant
+    recipe: Recipe
+    signature: Signature
+    padding: Padding | None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "variant": self.variant.to_json(),
+            "recipe": self.recipe.to_json(),
+            "signature": asdict(self.signature),
+            "padding": None if self.padding is None else self.padding.to_json(),
+        }
+
+
 def verify(
     path: Path,
-    reference_outputs: Path,
+    reference_outputs: Path | Source,
     samples: Samples,
     *,
     indices: Sequence[int] | None = None,
@@ -39,11 +61,17 @@ def verify(
 ) -> float:
     """The largest relative difference between the bundle's outputs and `reference_outputs`; the first 256 are compared.
 
-    `reference_outputs` is a file of `measure.outputs` for `samples` at `indices` (all by default), in that order.
-    Raises `Failed` where an output differs by more than `tolerance`, is missing or not finite where it was.
+    `reference_outputs` is a file of `measure.outputs` for `samples` at `indices` (all by default), in that order, or
+    what to run to get them. Raises `Failed` where an output differs by more than `tolerance`, is missing, or is not
+    finite where it was.
     """
     from hasten.isolate import Limits, run
 
+    if not samples.path.exists():
+        raise InvalidInput(
+            f"the samples of the study are gone from {samples.path}, and a bundle is not shipped unchecked",
+            "run hasten optimize again: it reads them anew and repeats no trial",
+        )
     with tempfile.TemporaryDirectory(prefix="hasten-verify-") as temporary:
         folder = path
         if path.is_file():
@@ -51,7 +79,8 @@ def verify(
             unpack(path, folder)
         payload = {
             "bundle": str(folder),
-            "outputs": str(reference_outputs),
+            "outputs": None if isinstance(reference_outputs, Source) else str(reference_outputs),
+            "source": reference_outputs.to_json() if isinstance(reference_outputs, Source) else None,
             "samples": str(samples.path),
             "indices": None if indices is None else [int(index) for index in indices],
         }
@@ -81,12 +110,14 @@ def replay(payload: dict[str, Any], scope: Scope) -> dict[str, Any]:
     from hasten.measure.outputs import load
 
     samples = SampleSet.open(Path(payload["samples"]))
-    expected = load(Path(payload["outputs"]))
     indices = payload["indices"] if payload["indices"] is not None else list(range(len(samples)))
-    if len(indices) != len(expected):
-        raise InvalidInput(f"there are outputs of {len(expected)} samples, and {len(indices)} samples to compare")
-    # Runs of like samples would be batched in other company if some were picked out: the first ones are taken.
     few = indices[:MOST_SAMPLES]
+    if payload["outputs"] is not None:
+        expected = load(Path(payload["outputs"]))
+        if len(indices) != len(expected):
+            raise InvalidInput(f"there are outputs of {len(expected)} samples, and {len(indices)} samples to compare")
+    else:
+        expected = _run_source(payload["source"], [samples[i] for i in few])
     folder = Path(payload["bundle"])
     with _own_model(folder) as model:
         found = model.run([samples[i] for i in few])
@@ -101,6 +132,18 @@ def replay(payload: dict[str, Any], scope: Scope) -> dict[str, Any]:
             for name in names
         },
     }
+
+
+def _run_source(source: dict[str, Any], samples: list[dict[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
+    from hasten.runner import open_runner
+
+    with open_runner(
+        Variant.from_json(source["variant"]),
+        Recipe.from_json(source["recipe"]),
+        Signature.from_json(source["signature"]),
+        Padding.from_json(source["padding"]),
+    ) as runner:
+        return runner.run(samples)
 
 
 def _own_model(folder: Path) -> Any:

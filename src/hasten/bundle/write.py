@@ -18,7 +18,7 @@ from hasten.bundle.manifest import MANIFEST, SCHEMA, digest, read_manifest
 from hasten.bundle.pack import SUFFIX, is_pack, pack
 from hasten.bundle.readme import readme
 from hasten.bundle.script import run_script
-from hasten.bundle.verify import verify
+from hasten.bundle.verify import Source, verify
 from hasten.errors import Failed, HastenError, InvalidInput
 from hasten.measurement import Trial
 from hasten.runtimes.base import Runtime, runtime
@@ -42,20 +42,21 @@ def write(
 ) -> Path:
     """Write the bundle of `trial`, whose model is `variant`, to the folder `out`; with `pack` to the file `out`.pack.
 
-    `outputs` is a file of the trial's ordered outputs (see `measure.outputs`) for the samples at `indices` (all of them
-    by default): the bundle is then run in a fresh process and compared before it takes its place. Returns where it is.
+    Before it takes its place the bundle is run in a fresh process and its outputs are compared with the trial's:
+    `outputs` is a file of them (see `measure.outputs`) for the samples at `indices` (all by default); where it is not
+    given, `variant` is run once more through hasten's own runner. Returns where the bundle is.
     Raises `InvalidInput` where something that is no bundle stands there, and `Failed` where it cannot be written or
     does not give those outputs; nothing half-written is left, and an older bundle stays.
     """
-    target = destination(out, pack=pack)
+    target = check_target(out, pack=pack)
     engine = runtime(runtime_name(trial, variant))
     with _staging(target) as folder:
         try:
             manifest = _fill(folder, study, trial, variant, engine, limits)
         except OSError as error:
             raise _unwritable(target, error) from None
-        if outputs is not None:
-            verify(folder, outputs, study.workload.samples, indices=indices, limits=limits)
+        source = outputs or Source(variant, trial.recipe, study.workload.model.signature, study.workload.padding)
+        verify(folder, source, study.workload.samples, indices=indices, limits=limits)
         try:
             _move(folder, target, manifest if pack else None)
         except OSError as error:
@@ -63,7 +64,7 @@ def write(
     return target
 
 
-def destination(out: Path, *, pack: bool = False) -> Path:
+def check_target(out: Path, *, pack: bool = False) -> Path:
     """Where the bundle will be, checked to be free, an empty folder or an older bundle, and writable.
 
     Call it before a long search, so that a bad path costs nothing.

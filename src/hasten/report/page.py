@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
+import os
 from collections.abc import Mapping
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
+from hasten.errors import Failed, InvalidInput
 from hasten.report.environment import environment, reproduce
 from hasten.report.figures import headline_figures
 from hasten.report.html import Child, Markup, el, markup
@@ -37,6 +41,24 @@ def render(study: Study, *, before: Mapping[str, Any] | None = None, after: Mapp
         ),
     ]
     return _document(f"{study.workload.model.path.name}: hasten report", body)
+
+
+def write(page: str, out: Path) -> Path:
+    """Write a rendered page to the file `out`, whole or not at all, and return where it is."""
+    out = out.absolute()
+    if out.is_dir():
+        raise InvalidInput(f"{out} is a folder", "name a file, such as report.html")
+    partial = out.with_name(f".{out.name[:64]}.{os.getpid()}.part")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_text(page, encoding="utf-8")
+        os.replace(partial, out)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            partial.unlink()
+        cause = f"the report cannot be written to {out}: {error.strerror or error}"
+        raise Failed(cause, "free space there, or name another path") from None
+    return out
 
 
 def _sections(study: Study, before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> list[Markup]:
@@ -79,10 +101,14 @@ def _masthead(study: Study) -> Markup:
         el("p", kicker, class_="kicker"),
         el("h1", headline(study)),
         el("p", [[sentence, " "] for sentence in story(study)], class_="story"),
-        el("p", study.why, class_="why") if study.why else None,
+        el("p", _sentence(study.why), class_="why") if study.why else None,
         _warning(study),
         class_="masthead",
     )
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
 
 
 def _warning(study: Study) -> Markup | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -147,11 +146,10 @@ def _slope(chart: Chart, bandwidth: float, peak: float) -> list[Markup]:
     high = min(peak / bandwidth, chart.across.high)
     if high <= low:
         return []
-    middle = math.sqrt(low * high)
     words = f"memory, {number(bandwidth)} GB/s"
     return [
         chart.segment((low, low * bandwidth), (high, high * bandwidth), "roof"),
-        el("text", words, x=chart.x(middle), dx=10, y=chart.y(middle * bandwidth) + 14, class_="tick"),
+        el("text", words, x=chart.x(low), dx=30, y=chart.y(low * bandwidth) + 4, class_="tick"),
     ]
 
 
