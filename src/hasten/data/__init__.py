@@ -134,7 +134,7 @@ def ingest_here(
     """What `ingest` does, in this process."""
     from hasten.data.arrays import MAX_BYTES
     from hasten.data.fit import Fitter
-    from hasten.data.store import SampleWriter
+    from hasten.data.writer import SampleWriter
 
     if batch_axis not in ("auto", "yes", "no"):
         raise InvalidInput(f"batch_axis is {batch_axis!r}", "say auto, yes or no")

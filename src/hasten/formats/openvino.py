@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from hasten.errors import InvalidInput
 from hasten.formats.arithmetic import Known, flops, traffic
+from hasten.formats.checks import elements
 from hasten.formats.dtypes import OPENVINO_NAMES, is_weight, nbytes
-from hasten.formats.onnx import elements, file_sha256
+from hasten.formats.onnx import file_sha256
 from hasten.model import Dim, Facts, Model, Operator, Signature, Tensor
 
 if TYPE_CHECKING:

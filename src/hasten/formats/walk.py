@@ -19,6 +19,7 @@ from typing import Any
 
 from hasten.errors import InvalidInput
 from hasten.formats.arithmetic import Known, flops, traffic
+from hasten.formats.contrib import infer_contrib, settings_of
 from hasten.formats.dtypes import ONNX_NAMES
 from hasten.model import Operator
 
@@ -37,24 +38,6 @@ _FOLDED = frozenset(
 """What exporters build shapes from."""
 
 _ONNX_NUMBERS = {name: number for number, name in ONNX_NAMES.items()}
-_SAME_AS_INPUT = frozenset(
-    {
-        "Gelu",
-        "FastGelu",
-        "BiasGelu",
-        "QuickGelu",
-        "SkipLayerNormalization",
-        "SkipSimplifiedLayerNormalization",
-        "SimplifiedLayerNormalization",
-        "RotaryEmbedding",
-        "GroupNorm",
-        "QLinearSigmoid",
-        "QLinearLeakyRelu",
-        "QLinearSoftmax",
-        "MultiHeadAttention",
-        "GroupQueryAttention",
-    }
-)
 
 
 def walk(path: Path, proto: Any, shapes: Mapping[str, Sequence[int]]) -> tuple[Operator, ...]:
@@ -137,7 +120,7 @@ class _Walker:
             return self.repeat(node, attributes, env, found)
         inputs = [env.get(name, Known()) if name else Known() for name in node.input]
         outputs = self.infer(node, inputs)
-        settings = _settings(node)
+        settings = settings_of(node)
         read, weights = traffic(node.op_type, inputs, outputs)
         found.append(
             Operator(
@@ -212,9 +195,7 @@ class _Walker:
         domain = "" if node.domain == "ai.onnx" else node.domain
         if domain == "" and node.op_type in ("Shape", "Size") and inputs[0].shape is not None:
             return [_shape_value(node, inputs[0])]
-        found = (
-            self._infer_standard(node, domain, inputs) if domain != "com.microsoft" else _infer_contrib(node, inputs)
-        )
+        found = self._infer_standard(node, domain, inputs) if domain != "com.microsoft" else infer_contrib(node, inputs)
         outputs = [replace(known, weight=constant) for known in found]
         if domain == "" and node.op_type in _FOLDED:
             outputs = self._fold(node, inputs, outputs)
@@ -335,55 +316,6 @@ def _of_type(kind: Any) -> Known:
     dims = [dim.dim_value if dim.HasField("dim_value") else -1 for dim in tensor.shape.dim]
     known = tensor.HasField("shape") and all(dim >= 0 for dim in dims)
     return Known(ONNX_NAMES.get(tensor.elem_type), tuple(dims) if known else None)
-
-
-def _infer_contrib(node: Any, inputs: Sequence[Known]) -> list[Known]:
-    """Outputs of ONNX Runtime's own operators, of which onnx knows nothing: those that its optimiser makes."""
-    first = inputs[0] if inputs else Known()
-    rest = [Known() for _ in node.output[1:]]
-    settings = _settings(node)
-    if node.op_type in _SAME_AS_INPUT:
-        return [replace(first, value=None), *rest]
-    if node.op_type in ("QLinearAdd", "QLinearMul") and len(inputs) > 3:
-        return [Known(first.dtype, _broadcast(first.shape, inputs[3].shape)), *rest]
-    if node.op_type in ("Attention", "QAttention") and first.shape and len(inputs) > 1 and inputs[1].shape:
-        dtype = first.dtype if node.op_type == "Attention" else "float32"
-        return [Known(dtype, (*first.shape[:-1], inputs[1].shape[1] // 3)), *rest]
-    if node.op_type in ("FusedMatMul", "DynamicQuantizeMatMul", "MatMulIntegerToFloat", "TransposeMatMul"):
-        left, right = first.shape, inputs[1].shape if len(inputs) > 1 else None
-        if left is None or right is None or len(left) < 2 or len(right) < 2:
-            return [Known(), *rest]
-        rows = left[-1] if settings.get("transA") else left[-2]
-        columns = right[-2] if settings.get("transB") else right[-1]
-        batch = _broadcast(left[:-2], right[:-2])
-        dtype = first.dtype if node.op_type in ("FusedMatMul", "TransposeMatMul") else "float32"
-        return [Known(dtype, None if batch is None else (*batch, rows, columns)), *rest]
-    if node.op_type == "MatMulNBits" and first.shape:
-        return [Known(first.dtype, (*first.shape[:-1], int(settings.get("N", 0)))), *rest]
-    if node.op_type == "EmbedLayerNormalization" and first.shape and len(inputs) > 2 and inputs[2].shape:
-        return [Known(inputs[2].dtype, (*first.shape, inputs[2].shape[-1])), *rest]
-    return [Known(), *rest]
-
-
-def _broadcast(left: tuple[int, ...] | None, right: tuple[int, ...] | None) -> tuple[int, ...] | None:
-    if left is None or right is None:
-        return None
-    width = max(len(left), len(right))
-    left, right = (1,) * (width - len(left)) + left, (1,) * (width - len(right)) + right
-    return tuple(b if a == 1 else a for a, b in zip(left, right, strict=True))
-
-
-def _settings(node: Any) -> dict[str, Any]:
-    """Attributes that formulas need: numbers, lists of numbers and text."""
-    found: dict[str, Any] = {}
-    for attribute in node.attribute:
-        if attribute.type == 2:
-            found[attribute.name] = attribute.i
-        elif attribute.type == 7:
-            found[attribute.name] = tuple(attribute.ints)
-        elif attribute.type == 3:
-            found[attribute.name] = attribute.s.decode(errors="replace")
-    return found
 
 
 def _owner(node: Any, outputs: Sequence[Known]) -> Operator:
