@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class HastenError(Exception):
     """A failure that a user can read: `cause` says what happened, `fix` what to do, `command` what to run.
@@ -38,6 +40,10 @@ class Failed(HastenError):
 
 
 class GateRefused(HastenError):
-    """Everything ran, and the answer is no: a constraint is missed or a regression was found."""
+    """Everything ran, and the answer is no: a constraint is missed or a regression was found.
+
+    `study` is the study that says so, where there is one: it is as valid as any other, and can be shown.
+    """
 
     exit_code = 3
+    study: Any = None

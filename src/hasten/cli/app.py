@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except BrokenPipeError:
         # Whoever read our output has left (`hasten study list | head`): nothing more can be said to anyone.
-        sys.stdout = None  # type: ignore[assignment]
+        sys.stdout = None
         return 1
     except HastenError as error:
         from hasten.cli.failures import show

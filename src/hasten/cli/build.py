@@ -9,6 +9,7 @@ import typer
 
 from hasten import api
 from hasten.cli import options
+from hasten.cli.outcome import run
 from hasten.cli.screen import Screen
 from hasten.goal import parse_seconds
 
@@ -41,13 +42,14 @@ def command(
     quiet: options.Quiet = False,
 ) -> int:
     """Exit code 3: the recipe turns out slower or worse here than the model as brought; nothing is shipped then."""
-    from hasten.cli.live import Board
-    from hasten.cli.tables import next_steps, study_report
-
     screen = Screen(json, quiet)
     seconds = parse_seconds(budget)
-    with screen.watching(Board, budget_s=seconds, title=f"{Path(model).name} · {recipe}") as watch:
-        study = api.build(
+    outcome = run(
+        screen,
+        f"{Path(model).name} · {recipe}",
+        seconds,
+        out,
+        lambda watch: api.build(
             model,
             recipe,
             out,
@@ -65,8 +67,7 @@ def command(
             output=output,
             preprocess=preprocess,
             on_event=watch,
-        )
-    screen.show(*study_report(study, screen.console.width))
-    screen.show(next_steps([("Bundle", str(out)), ("Study", study.key[:12])]))
-    screen.answer(study.to_json())
-    return 0
+        ),
+    )
+    outcome.show(screen)
+    return outcome.end(screen)

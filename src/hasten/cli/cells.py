@@ -26,11 +26,11 @@ def order(trial: Trial) -> tuple[int, float]:
     return place, -(trial.speedup.value if trial.speedup else 0.0)
 
 
-def name(trial: Trial) -> Text:
-    """The recipe in one line, and whether it is an honest baseline."""
+def name(trial: Trial, between: str = "  ") -> Text:
+    """The recipe, and whether it is an honest baseline."""
     text = Text(trial.recipe.describe() or "no change")
     if trial.origin in ROLE:
-        text.append(f"  {ROLE[trial.origin]}", style="cyan")
+        text.append(between + ROLE[trial.origin], style="cyan")
     return text
 
 
@@ -45,10 +45,11 @@ def speedup(trial: Trial) -> str:
 
 
 def interval(figure: Figure | None) -> str:
-    """`5.31–5.66`; nothing where the interval is a point."""
+    """A speed-up's `5.31–5.66`; nothing where the interval is a point."""
     if figure is None or figure.ci95 is None or figure.ci95[0] == figure.ci95[1]:
         return ""
-    return f"{short(figure.ci95[0])}–{short(figure.ci95[1])}"
+    low, high = (f"{end:.2f}" if end < 100 else short(end) for end in figure.ci95)
+    return f"{low}–{high}"
 
 
 def quality(trial: Trial) -> str:

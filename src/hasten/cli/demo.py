@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,8 +9,10 @@ import typer
 
 from hasten import api
 from hasten.cli import options
+from hasten.cli.outcome import run
 from hasten.cli.screen import Screen
 from hasten.demo import demo
+from hasten.goal import parse_seconds
 from hasten.measurement import Trial
 from hasten.study import Study
 
@@ -41,45 +42,48 @@ def command(
     quiet: options.Quiet = False,
 ) -> int:
     """vision: a residual CNN on Fashion-MNIST. text: MiniLM sentence embeddings (needs the hf extra)."""
-    from hasten.cli.optimize import run
-    from hasten.cli.tables import heading, next_steps, sentence, study_report
+    from hasten.cli.tables import heading, sentence
 
     screen = Screen(json, quiet)
     chosen = demo(model)
     bundle = out or Path(f"hasten-demo-{chosen.name}.bundle")
-    screen.show(sentence(f"The demo: {chosen.title}."))
+    seconds = parse_seconds(budget) if budget else chosen.budget_s
     outcome = run(
         screen,
-        chosen.model,
-        chosen.data,
-        metric=chosen.metric,
-        goal="throughput",
-        max_drop=chosen.max_drop,
-        budget=budget or f"{chosen.budget_s:g}s",
-        out=bundle,
-        cpus=cpus,
-        memory=memory,
-        store=store,
+        f"{chosen.title} · {chosen.metric} may drop {chosen.max_drop}",
+        seconds,
+        bundle,
+        lambda watch: api.optimize(
+            chosen.model,
+            chosen.data,
+            metric=chosen.metric,
+            goal="throughput",
+            max_drop=chosen.max_drop,
+            budget=seconds,
+            out=bundle,
+            cpus=cpus,
+            memory=memory,
+            store=store,
+            on_event=watch,
+        ),
     )
     study = outcome.study
     page = api.report(study, bundle.absolute().parent / f"hasten-demo-{chosen.name}.html")
-    screen.show(*study_report(study, screen.console.width))
-    screen.show(heading("In short"), *_in_short(study))
+    outcome.show(screen)
+    screen.show(heading("In short"), in_short(study))
     if chosen.beside:
         screen.show(sentence(chosen.beside, "dim"))
-    steps = [("Bundle", str(bundle)), ("Report", str(page)), ("Study", study.key[:12])]
-    if outcome.interrupted:
-        steps.append(("Go on", f"hasten demo --model {chosen.name}"))
-    steps += [
-        ("Use it", f'python -c "import hasten; model = hasten.load({str(bundle)!r}); print(model)"'),
-        ("Your own", "hasten optimize MODEL.onnx --data SAMPLES.npz --metric accuracy --out my.bundle"),
-    ]
-    screen.show(next_steps(steps))
-    screen.answer(study.to_json())
-    return outcome.code
+    return outcome.end(
+        screen,
+        [
+            ("Report", str(page)),
+            ("Run it", f"hasten bench {bundle}"),
+            ("Your own", "hasten optimize MODEL.onnx --data SAMPLES.npz --metric accuracy --out my.bundle"),
+        ],
+    )
 
 
-def _in_short(study: Study) -> Iterator[RenderableType]:
+def in_short(study: Study) -> RenderableType:
     """The winner beside the honest baselines: the model as brought, and the same runtime at full precision."""
     from hasten.cli import cells
     from hasten.cli.tables import light
@@ -100,7 +104,7 @@ def _in_short(study: Study) -> Iterator[RenderableType]:
             cells.speedup(trial),
             style="bold" if trial.id == study.best_id else "",
         )
-    yield table
+    return table
 
 
 def lines(study: Study) -> list[tuple[str, Trial]]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 FRAMES_PER_S = 6.0
 SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
-CHROME_LINES = 9
+CHROME_LINES = 11
 """Lines of the live display that are not rows of its table."""
 
 
@@ -152,31 +152,22 @@ class Line(Watch):
         self._live.__exit__(kind, error, trace)
 
     def draw(self) -> Iterator[RenderableType]:
-        yield self.head()
-        if self.note:
-            from rich.text import Text
-
-            yield Text(f"  {self.note}", style="yellow", no_wrap=True, overflow="ellipsis")
-
-    def head(self) -> Table:
-        """The stage with its detail at the left, the time at the right, and the bar under both."""
         from rich.progress_bar import ProgressBar
         from rich.table import Table
         from rich.text import Text
 
         spin = SPINNER[int(self.elapsed * FRAMES_PER_S) % len(SPINNER)]
-        stage = Text.assemble((f"{spin} ", "cyan"), (self.stage, "bold"))
-        if self.detail:
-            stage.append(f"  {self.detail}", style="dim")
         grid = Table.grid(expand=True, padding=(0, 1))
         grid.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
         grid.add_column(justify="right", no_wrap=True)
-        grid.add_row(stage, Text(self.time_words, style="dim"))
-        grid.add_row(
-            ProgressBar(total=1.0, completed=self.share, complete_style="cyan", finished_style="cyan"),
-            Text(f"{self.share:.0%}", style="dim"),
-        )
-        return grid
+        grid.add_row(Text.assemble((f"{spin} ", "cyan"), (self.stage, "bold")), Text(self.time_words, style="dim"))
+        bar = ProgressBar(total=1.0, completed=self.share, complete_style="cyan", finished_style="cyan")
+        grid.add_row(bar, Text(f"{self.share:.0%}", style="dim"))
+        yield grid
+        if self.detail:
+            yield Text(f"  {self.detail}", style="dim", no_wrap=True, overflow="ellipsis")
+        if self.note:
+            yield Text(f"  {self.note}", style="yellow", no_wrap=True, overflow="ellipsis")
 
 
 @dataclass
@@ -188,10 +179,11 @@ class Board(Line):
 
         if self.title:
             yield Text(self.title, style="dim", no_wrap=True, overflow="ellipsis")
-        yield self.table()
-        yield self.head()
-        if self.note:
-            yield Text(f"  {self.note}", style="yellow", no_wrap=True, overflow="ellipsis")
+            yield Text("")
+        if self.trials:
+            yield self.table()
+            yield Text("")
+        yield from super().draw()
 
     def table(self) -> Table:
         from rich.text import Text
@@ -203,11 +195,11 @@ class Board(Line):
         room = max(3, self.console.height - CHROME_LINES)
         hidden = len(rows) - room if len(rows) > room else 0
         table = light(expand=True)
-        table.add_column("Recipe", no_wrap=True, overflow="ellipsis", ratio=5, min_width=20)
+        table.add_column("Recipe", no_wrap=True, overflow="ellipsis", ratio=3, min_width=20)
         table.add_column("Speed-up", justify="right", no_wrap=True)
         table.add_column("95% interval", justify="right", no_wrap=True, style="dim")
         table.add_column("Drop", justify="right", no_wrap=True)
-        table.add_column("Status", no_wrap=True, overflow="ellipsis", ratio=4, min_width=12)
+        table.add_column("Status", no_wrap=True, overflow="ellipsis", ratio=2, min_width=12)
         for place, trial in enumerate(rows[: len(rows) - hidden]):
             winning = place == 0 and trial.status == "ok" and trial.origin == "search"
             table.add_row(

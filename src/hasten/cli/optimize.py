@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,12 +9,9 @@ import typer
 
 from hasten import api
 from hasten.cli import options
-from hasten.cli.app import INTERRUPTED
+from hasten.cli.outcome import run
 from hasten.cli.screen import Screen
-from hasten.errors import GateRefused
-from hasten.events import Event, OnEvent
 from hasten.goal import parse_seconds
-from hasten.study import Study
 
 
 def command(
@@ -81,99 +76,33 @@ def command(
     }
     if dry_run:
         return _dry_run(screen, model, data, common)
-    return run(
-        screen,
-        model,
-        data,
-        where=where or (),
-        budget=budget,
-        out=out,
-        pack=pack,
-        memory=memory,
-        store=store,
-        seed=seed,
-        batch_axis=batch_axis,
-        price=price,
-        country=country,
-        pue=pue,
-        **common,
-    ).finish(screen, again=_again())
-
-
-class Outcome:
-    """A study with how it came to its end: whole, interrupted, or with a bound that nothing meets."""
-
-    def __init__(self, study: Study, interrupted: bool, refused: GateRefused | None, out: Path | None) -> None:
-        self.study, self.interrupted, self.refused, self.out = study, interrupted, refused, out
-
-    @property
-    def code(self) -> int:
-        return INTERRUPTED if self.interrupted else 3 if self.refused is not None else 0
-
-    def finish(self, screen: Screen, again: str) -> int:
-        """Print the study and what can be done with it; return the exit code."""
-        from hasten.cli.tables import study_report
-
-        screen.show(*study_report(self.study, screen.console.width))
-        self.next_steps(screen, again)
-        screen.answer(self.study.to_json())
-        if self.refused is not None:
-            from hasten.cli.failures import show
-
-            show(self.refused)
-        return self.code
-
-    def next_steps(self, screen: Screen, again: str) -> None:
-        from hasten.cli.tables import next_steps
-
-        key = self.study.key[:12]
-        steps = [("Bundle", str(self.out))] if self.out is not None and self.out.exists() else []
-        steps.append(("Study", key))
-        if self.interrupted:
-            steps.append(("Go on", again))
-        steps.append(("Report", f"hasten report {key} --out report.html"))
-        if self.out is not None and self.out.exists():
-            steps.append(("Check", f"hasten bench {shlex.quote(str(self.out))}"))
-        screen.show(next_steps(steps))
-
-
-def run(screen: Screen, model: str, data: str | None, *, budget: str, out: Path | None, **options: Any) -> Outcome:
-    """Run the loop with a live table."""
-    from hasten.cli.live import Board
-
-    seen = _Done()
     seconds = parse_seconds(budget)
-    title = f"{Path(model).name} · goal: {options['goal']} · quality may drop {options['max_drop']}"
-    refused = None
-    with screen.watching(Board, budget_s=seconds, title=title) as watch:
-        try:
-            study = api.optimize(model, data, budget=seconds, out=out, on_event=seen.then(watch), **options)
-        except GateRefused as error:
-            refused = error
-            study = _study_of(error, options.get("store"))
-    return Outcome(study, seen.interrupted, refused, out)
-
-
-class _Done:
-    """Remembers how the loop said that it ended."""
-
-    interrupted = False
-
-    def then(self, watch: OnEvent) -> OnEvent:
-        def observe(event: Event) -> None:
-            if event.kind == "done":
-                self.interrupted = bool(event.data.get("interrupted"))
-            watch(event)
-
-        return observe
-
-
-def _study_of(error: GateRefused, store: str | None) -> Study:
-    """The study that was refused: it is stored all the same, and was stored last."""
-    carried = getattr(error, "study", None)
-    if isinstance(carried, Study):
-        return carried
-    raise error
+    title = f"{Path(model).name} · goal: {goal} · quality may drop {max_drop}"
+    outcome = run(
+        screen,
+        title,
+        seconds,
+        out,
+        lambda watch: api.optimize(
+            model,
+            data,
+            where=where or (),
+            budget=seconds,
+            out=out,
+            pack=pack,
+            memory=memory,
+            store=store,
+            seed=seed,
+            batch_axis=batch_axis,
+            price=price,
+            country=country,
+            pue=pue,
+            on_event=watch,
+            **common,
+        ),
+    )
+    outcome.show(screen)
+    return outcome.end(screen)
 
 
 def _dry_run(screen: Screen, model: str, data: str | None, common: dict[str, Any]) -> int:
@@ -204,8 +133,3 @@ def _dry_run(screen: Screen, model: str, data: str | None, common: dict[str, Any
         }
     )
     return 0
-
-
-def _again() -> str:
-    """The same command line: the study resumes, and repeats nothing that it had finished."""
-    return shlex.join(["hasten", *sys.argv[1:]])

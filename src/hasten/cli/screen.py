@@ -48,8 +48,13 @@ class Screen:
 
     def show(self, *parts: RenderableType) -> None:
         console = self.console
-        for part in parts:
-            console.print(part)
+        if console.is_terminal:
+            console.print(*parts, sep="\n")
+            return
+        with console.capture() as capture:
+            console.print(*parts, sep="\n")
+        console.file.write("".join(f"{line.rstrip()}\n" for line in capture.get().splitlines()))
+        console.file.flush()
 
     def answer(self, data: Mapping[str, Any]) -> None:
         """Write the JSON where `--json` wants it."""

@@ -33,12 +33,14 @@ MOST_REASONS = 12
 
 def light(**options: Any) -> Table:
     """A table with one rule under its head and air between its columns."""
-    return Table(box=box.SIMPLE_HEAD, header_style="dim", pad_edge=False, padding=(0, 1), show_edge=False, **options)
+    return Table(
+        box=box.SIMPLE_HEAD, header_style="dim", pad_edge=False, padding=(0, 1, 0, 0), show_edge=False, **options
+    )
 
 
 def sentence(text: str, style: str = "") -> Padding:
     """Prose under a table, set in from the left."""
-    return Padding(Text(text, style=style), (0, 0, 0, 2))
+    return Padding(Text(text, style=style), (0, 0, 0, 2), expand=False)
 
 
 def heading(text: str) -> Text:
@@ -79,9 +81,9 @@ def trials_table(study: Study, width: int) -> Table:
     milli = bool(energies) and max(energies) < 1
     table = light(expand=False)
     table.add_column("", width=1)
-    table.add_column("Recipe", min_width=24, overflow="fold")
-    for title in ("Speed-\nup", "95%\ninterval", "Quality", "Drop", "Memory\nMB", "Size\nMB"):
-        table.add_column(title, justify="right", no_wrap=True, vertical="top")
+    table.add_column("Recipe", min_width=24 if width >= WIDE else 20, overflow="fold")
+    for title in ("Speed-up", "95%\ninterval", "Quality", "Drop", "Memory\nMB", "Size\nMB"):
+        table.add_column(title, justify="right", no_wrap=True)
     if width >= WIDE:
         table.add_column(f"Energy\n{'mJ' if milli else 'J'}", justify="right", no_wrap=True)
         table.add_column("Cost/1M\n$", justify="right", no_wrap=True)
@@ -89,7 +91,7 @@ def trials_table(study: Study, width: int) -> Table:
         figures = trial.measurement.figures
         row: list[RenderableType] = [
             cells.mark(trial, study),
-            cells.name(trial),
+            cells.name(trial, "\n"),
             cells.speedup(trial),
             cells.interval(trial.speedup),
             cells.quality(trial),
@@ -117,8 +119,6 @@ def _legend(study: Study, width: int) -> Iterator[RenderableType]:
         parts.append(
             f"{cells.PARETO} Pareto set: nothing else is better in {study.goal.optimise}, memory, size and quality"
         )
-    elif study.best_id in study.pareto:
-        parts.append("it alone is the Pareto set: best in speed, memory, size and quality together")
     measured = [f for t in study.trials for f in t.measurement.figures.values()]
     if any(not figure.source.startswith("measured") for figure in measured):
         parts.append("~ estimated")
@@ -129,28 +129,29 @@ def _legend(study: Study, width: int) -> Iterator[RenderableType]:
 
 
 def _lost(study: Study) -> Iterator[RenderableType]:
-    """Why each of the others lost; the same reason is said once."""
-    by_reason: dict[str, list[str]] = {}
+    """Why each of the others lost, and how many were not worth the time."""
+    lost = sorted((t for t in study.trials if cells.tried(t) and t.status != "ok"), key=cells.order)
+    if lost:
+        yield heading("Why the others lost")
+        table = Table.grid(padding=(0, 2, 0, 0))
+        table.add_column(width=0)
+        table.add_column(ratio=2, overflow="fold")
+        table.add_column(ratio=3, style="dim", overflow="fold")
+        for trial in lost[:MOST_REASONS]:
+            table.add_row("", trial.recipe.describe(), trial.reason or trial.status)
+        yield table
+        if len(lost) > MOST_REASONS:
+            yield sentence(f"and {len(lost) - MOST_REASONS} more: in the report", "dim")
     untried: dict[str, int] = {}
     for trial in study.trials:
         if not cells.tried(trial):
-            reason = trial.reason.removeprefix("not tried").strip(": ").partition(" beside ")[0] or "time ran out"
+            reason = trial.reason.removeprefix(cells.NOT_TRIED).strip(": ") or "the search ended before"
             reason = "predicted to be slower than what was reached" if reason.startswith("predicted") else reason
             untried[reason] = untried.get(reason, 0) + 1
-        elif trial.status != "ok" and trial.id != study.best_id:
-            by_reason.setdefault(trial.reason or trial.status, []).append(trial.recipe.describe())
-    if by_reason:
-        yield heading("Why the others lost")
-        table = Table.grid(padding=(0, 2, 0, 2))
-        table.add_column(ratio=1)
-        table.add_column(ratio=1, style="dim")
-        for reason, names in list(by_reason.items())[:MOST_REASONS]:
-            table.add_row(reason, names[0] + (f"  and {len(names) - 1} more" if len(names) > 1 else ""))
-        yield table
-        if len(by_reason) > MOST_REASONS:
-            yield sentence(f"and {len(by_reason) - MOST_REASONS} more reasons: in the report", "dim")
     if untried:
-        counted = ", ".join(f"{amount} {reason}" for reason, amount in untried.items())
+        counted = "; ".join(f"{amount} because {reason}" for reason, amount in untried.items())
+        counted = counted.replace("because predicted", "predicted")
+        yield Text("")
         yield sentence(f"Not tried: {counted}.", "dim")
 
 
@@ -164,7 +165,7 @@ def choice(study: Study) -> Iterator[RenderableType]:
     shown = Text.assemble((name, "bold green" if best.origin != "brought" else "bold"))
     if best.speedup is not None and best.origin != "brought":
         shown.append(f"   {ratio(best.speedup.value)} {gain(study.goal)}", style="bold")
-    yield Padding(shown, (0, 0, 0, 2))
+    yield Padding(shown, (0, 0, 0, 2), expand=False)
     if study.why:
         yield sentence(study.why[:1].upper() + study.why[1:] + ".")
 
@@ -320,7 +321,7 @@ def next_steps(steps: Sequence[tuple[str, str]]) -> RenderableType:
     table.add_column(no_wrap=True, overflow="ignore")
     for name, text in steps:
         table.add_row(name, text)
-    return Padding(table, (1, 0, 0, 0))
+    return Padding(table, (1, 0, 0, 0), expand=False)
 
 
 def studies_table(entries: Sequence[Entry], now: float) -> Table:
