@@ -1,0 +1,69 @@
+"""Which runtime executes the model, at full precision or at the fastest that the device has instructions for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hasten.levers.base import Case, Prediction, Proposal, SettingsLever
+from hasten.levers.prediction import (
+    CONVOLUTIONS,
+    MATMULS,
+    faster_arithmetic,
+    looks_like_transformer,
+    quantises,
+    rate,
+    runtime_of,
+)
+
+FULL_PRECISION = Prediction(1.1, "prior: another runtime's kernels at full precision (0.6x to 2x measured)")
+WORTH_TRYING = 1.2
+ACCEPTS = {"onnxruntime": ("onnx",), "openvino": ("onnx", "openvino")}
+"""The formats that each built-in runtime reads; a plugin's runtime answers for itself."""
+
+
+class RuntimeChoice(SettingsLever):
+    name = "runtime"
+
+    def refuse(self, case: Case) -> str | None:
+        if quantises(case.recipe):
+            return "the quantised file belongs to the runtime that it was made for"
+        if any(step.lever == "fuse" and step.options.get("transformer") for step in case.recipe.steps):
+            return "the fused operators run on ONNX Runtime alone"
+        if not self._others(case):
+            return "no other usable runtime reads this model"
+        return None
+
+    def propose(self, case: Case) -> Iterable[Proposal]:
+        if self.refuse(case):
+            return
+        for name in self._others(case):
+            if name == "openvino":
+                yield from self._openvino(case)
+            else:
+                recipe = case.recipe.edit("runtime", name=name, precision=None)
+                yield Proposal(recipe, FULL_PRECISION, f"execute on {name}", self.name)
+
+    def _openvino(self, case: Case) -> Iterable[Proposal]:
+        # precision is always written down: OpenVINO's default is bf16 on some processors and fp32 on others
+        if rate(case.device, "bf16") > WORTH_TRYING:
+            gain = faster_arithmetic(case, CONVOLUTIONS | MATMULS, "bf16")
+            why = "execute on OpenVINO in bf16, which this processor multiplies faster"
+            yield Proposal(case.recipe.edit("runtime", name="openvino", precision="bf16"), gain, why, self.name)
+        recipe = case.recipe.edit("runtime", name="openvino", precision="fp32")
+        kind = "transformers" if looks_like_transformer(case) else "convolutions"
+        yield Proposal(recipe, FULL_PRECISION, f"OpenVINO's kernels for {kind}, at full precision", self.name)
+
+    def _others(self, case: Case) -> list[str]:
+        model_format = case.workload.model.format
+        return [
+            name
+            for name in case.runtimes
+            if name != runtime_of(case) and model_format in ACCEPTS.get(name, _accepts(name))
+        ]
+
+
+def _accepts(name: str) -> frozenset[str]:
+    from hasten.runtimes import all_runtimes
+
+    found = all_runtimes().get(name)
+    return frozenset() if found is None else frozenset(found.accepts)

@@ -1,0 +1,177 @@
+"""Weight-only INT8 and INT4: less to store and to read from memory; arithmetic stays at the runtime's precision."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from hasten.errors import Failed, InvalidInput
+from hasten.levers.base import Case, Need, Prediction, Proposal
+from hasten.levers.int8_onnx import quantisers, quiet
+from hasten.levers.int8_openvino import import_nncf, silent
+from hasten.levers.keep import matching
+from hasten.levers.modelfile import (
+    fresh_folder,
+    load_onnx,
+    need_onnx,
+    options_of,
+    part_of,
+    read_openvino,
+    same_signature,
+    save_onnx,
+    save_openvino,
+)
+from hasten.levers.prediction import (
+    FASTEST,
+    MATMULS,
+    amdahl,
+    default_runtime,
+    quantised_already,
+    quantises,
+    runtime_of,
+    smaller,
+)
+from hasten.model import Model
+from hasten.recipe import Step
+from hasten.variant import Variant
+
+DEFAULTS: dict[str, Any] = {"bits": 8, "symmetric": False, "group": 0, "ratio": 1.0, "keep": []}
+"""Every option and its default.
+
+bits: 8 or 4. group: how many weights of a row share a scale (0: 64 for INT4, the whole row for INT8; ONNX Runtime: 32).
+ratio: the share of layers that get INT4, the others INT8 (OpenVINO).
+"""
+
+RUNTIMES = ("openvino", "onnxruntime")
+BYTES = {8: 1.0, 4: 0.56}
+WORTH_TRYING = 1.05
+SMALL_ENOUGH_TO_CACHE = 0.75
+"""Weights that fit into this share of the last-level cache are not read from memory at every call."""
+
+
+class WeightOnly:
+    name = "weight_only"
+    needs: frozenset[Need] = frozenset()
+
+    def refuse(self, case: Case) -> str | None:
+        if runtime_of(case) not in RUNTIMES:
+            return f"there is no weight compression for {runtime_of(case)}"
+        if quantises(case.recipe):
+            return "the recipe quantises already"
+        if quantised_already(case):
+            return "the model came quantised"
+        if not any(kind.lower() in MATMULS for kind in case.workload.model.facts.kinds):
+            return "the model has no matrix multiplication"
+        if case.goal.optimise not in ("size", "memory") and self._gain(case, 8).factor < WORTH_TRYING:
+            return f"reading weights does not bound this model ({self._gain(case, 8).source})"
+        return None
+
+    def propose(self, case: Case) -> Iterable[Proposal]:
+        if self.refuse(case):
+            return
+        for bits in (8, 4) if case.goal.optimise not in ("size", "memory") else (4, 8):
+            step = Step(self.name, {"bits": bits})
+            why = f"weights stored in {bits} bits: {4 / BYTES[bits]:.1f}x less to read"
+            yield Proposal(case.recipe.with_step(step), self._gain(case, bits), why, self.name)
+
+    def _gain(self, case: Case, bits: int) -> Prediction:
+        if case.goal.optimise == "size":
+            return smaller(case, BYTES[bits])
+        if case.goal.optimise == "memory":
+            size = smaller(case, BYTES[bits])
+            return Prediction(min(size.factor, 1.5), f"{size.source}; the rest of the process stays")
+        return Prediction(min(FASTEST, amdahl(*_reading(case, bits))), "roofline: the share of time that reads weights")
+
+    def apply(self, variant: Variant, step: Step, case: Case) -> Variant:
+        from hasten import formats
+
+        model = part_of(variant, step)
+        options = options_of(step, DEFAULTS)
+        if options["bits"] not in (8, 4):
+            raise InvalidInput(f"weight_only has no {options['bits']}-bit weights", "use bits = 8 or bits = 4")
+        runtime = str(case.recipe.runtime.get("name") or default_runtime(model.format))
+        folder = fresh_folder(case.workdir, self.name)
+        if runtime == "openvino":
+            path = save_openvino(compress_openvino(read_openvino(model), options), folder / "model.xml")
+        elif runtime == "onnxruntime":
+            need_onnx(model, self.name)
+            path = compress_onnx(model, folder / "model.onnx", options)
+        else:
+            raise InvalidInput(f"weight_only has no toolchain for {runtime}", f"use one of: {', '.join(RUNTIMES)}")
+        return variant.with_part(step.part, same_signature(model, formats.inspect(path), self.name))
+
+
+def compress_openvino(model: Any, options: Mapping[str, Any]) -> Any:
+    """The model with compressed weights, by NNCF without data. Fails where nothing was compressed."""
+    nncf = import_nncf()
+    names = [op.get_friendly_name() for op in model.get_ordered_ops() if op.get_type_name() != "Constant"]
+    keep = matching(names, list(options["keep"]))
+    four, symmetric = options["bits"] == 4, bool(options["symmetric"])
+    mode = nncf.CompressWeightsMode(f"int{options['bits']}_{'sym' if symmetric else 'asym'}")
+    extra = {"group_size": options["group"] or 64, "ratio": float(options["ratio"])} if four else {}
+    before = _low_bit_constants(model)
+    try:
+        with silent():
+            compressed = nncf.compress_weights(
+                model, mode=mode, ignored_scope=nncf.IgnoredScope(names=keep, validate=False) if keep else None, **extra
+            )
+    except Exception as error:  # NNCF raises many kinds, and its own text says the most
+        text = " ".join(str(error).split())[:300]
+        raise Failed(f"NNCF could not compress the weights: {type(error).__name__}: {text}") from error
+    if _low_bit_constants(compressed) == before:
+        raise Failed("weight compression changed nothing", "the model has no large constant weights")
+    return compressed
+
+
+def compress_onnx(model: Model, path: Path, options: Mapping[str, Any]) -> Path:
+    """Write the model with MatMulNBits operators, computed in INT8 on the CPU. Fails where there is none."""
+    from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
+
+    proto = load_onnx(model.path)
+    excluded = matching([node.name for node in proto.graph.node], list(options["keep"]))
+    try:
+        with quiet():
+            quantizer = MatMulNBitsQuantizer(
+                proto,
+                bits=options["bits"],
+                block_size=options["group"] or 32,
+                is_symmetric=bool(options["symmetric"]),
+                accuracy_level=4,  # INT8 arithmetic: fp32 accumulation over unpacked weights is slower than fp32 itself
+                nodes_to_exclude=excluded,
+            )
+            quantizer.process()
+    except Exception as error:  # the quantiser raises many kinds, and its own text says the most
+        text = " ".join(str(error).split())[:300]
+        raise Failed(f"ONNX Runtime could not compress the weights: {type(error).__name__}: {text}") from error
+    save_onnx(quantizer.model.model, path)
+    if not quantisers(path):
+        raise Failed("weight compression changed nothing", "the model has no MatMul with constant weights")
+    return path
+
+
+def _low_bit_constants(model: Any) -> int:
+    low = {"i8", "u8", "i4", "u4"}
+    return sum(
+        op.get_type_name() == "Constant" and op.get_element_type().get_type_name() in low for op in model.get_ops()
+    )
+
+
+def _reading(case: Case, bits: int) -> tuple[float, float]:
+    """The share of time bound by reading the weights of matrix products, and how much less there is to read."""
+    ratio = 4.0 / BYTES[bits]
+    read = case.device.limits.get("read_gb_s")
+    flops = case.device.gemm_gflops("fp32")
+    if not case.operators or read is None or not flops:
+        return 0.0, ratio
+    cache = max(case.device.caches_bytes.values(), default=0)
+    weights = sum(op.weight_bytes for op in case.operators)
+    if weights < SMALL_ENOUGH_TO_CACHE * cache:
+        return 0.0, ratio
+    times = [max(op.flops / (flops * 1e9), op.bytes / (read.value * 1e9)) for op in case.operators]
+    reading = [
+        op.weight_bytes / (read.value * 1e9)
+        for op, time in zip(case.operators, times, strict=True)
+        if op.kind.lower() in MATMULS and op.flops / (flops * 1e9) < time
+    ]
+    return min(0.98, sum(reading) / (sum(times) or 1.0)), ratio
