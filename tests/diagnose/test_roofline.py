@@ -16,7 +16,10 @@ PRODUCT = Operator("m", "MatMul", 100_000_000, 2_000_000, 1_000_000)
 
 def device(**limits: float) -> Device:
     return Device(
-        "test", cpus=(0, 1), caches_bytes={"L1d": 1, "L2": 1000}, limits={k: Figure(v, "", "") for k, v in limits.items()}
+        "test",
+        cpus=(0, 1),
+        caches_bytes={"L1d": 1, "L2": 1000},
+        limits={k: Figure(v, "", "") for k, v in limits.items()},
     )
 
 

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from hasten.device import Device
@@ -98,7 +97,7 @@ def allowed_cpus(root: Path = Path("/")) -> tuple[int, ...]:
 
 
 def measure(bare: Device, quick: bool = False, on_progress: Progress | None = None) -> dict[str, Figure]:
-    """The limits of `bare`, each probe in a worker of its own on its cores. A probe that fails leaves its limits out."""
+    """The limits of `bare`: each probe in a worker of its own on its cores; one that fails leaves its limits out."""
     threads = max(1, len(bare.cpus))
     limits = Limits(cpus=bare.cpus or None, seconds=60)
     repeats = QUICK_REPEATS if quick else REPEATS

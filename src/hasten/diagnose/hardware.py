@@ -46,7 +46,7 @@ def processor(root: Path = Path("/")) -> str:
 
 
 def flags(root: Path = Path("/")) -> tuple[str, ...]:
-    """Instruction sets that matter, in a fixed order. They say what may be fast; only the measured limits say what is."""
+    """Instruction sets that matter, in a fixed order: what may be fast. Only the measured limits say what is."""
     fields = _cpuinfo(root)
     present = set(f"{fields.get('flags', '')} {fields.get('Features', '')}".split())
     return tuple(dict.fromkeys(name for own, name in FLAGS.items() if own in present))

@@ -6,12 +6,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from hasten.diagnose.roofline import HEAVY, MOVEMENT, QUANTISED
+from hasten.diagnose.kinds import FREE, HEAVY, MOVEMENT, QUANTISED
 from hasten.model import Operator
 from hasten.runtimes.base import OperatorTime
 
-FREE = frozenset({"Parameter", "Input", "Result", "Output", "Constant"})
-"""What a runtime lists as an operator and does not execute."""
 NEAR = 6
 """How many operators lie between a convolution and the end of what is folded into it, at most."""
 
@@ -98,7 +96,11 @@ def _index(operators: Sequence[Operator]) -> Mapping[str, tuple[int, ...]]:
 
 def _find(name: str, index: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
     """Exact first; then without a port number; then without what runtimes append when they split an operator."""
-    for candidate in (name, re.sub(r"(:|\.)\d+$", "", name), re.sub(r"(/WithoutBiases|/fq_\w+|_fused\w*|_nchwc)$", "", name)):
+    for candidate in (
+        name,
+        re.sub(r"(:|\.)\d+$", "", name),
+        re.sub(r"(/WithoutBiases|/fq_\w+|_fused\w*|_nchwc)$", "", name),
+    ):
         if candidate in index:
             return index[candidate]
     shorter = name

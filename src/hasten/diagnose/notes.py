@@ -1,11 +1,11 @@
-"""What a user should know of a machine before believing its figures: quotas, noise, spinning threads, empty promises."""
+"""What to know of a machine before believing its figures: quotas, noise, spinning threads, empty promises."""
 
 from __future__ import annotations
 
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from hasten.device import Device
@@ -28,7 +28,7 @@ class Surroundings:
     """
 
     affinity: int
-    quota: Quota = Quota()
+    quota: Quota = field(default_factory=Quota)
     waiting: float | None = None
     lost: float = 0.0
     shared: Sequence[tuple[int, ...]] = ()
@@ -46,7 +46,9 @@ def look(device: Device, root: Path = Path("/")) -> Surroundings:
         waiting(_text(root / "proc/pressure/cpu")),
         _lost(),
         sorted(group for group in inside if len(group) > 1),
-        _text(root / f"sys/devices/system/cpu/cpu{device.cpus[0] if device.cpus else 0}/cpufreq/scaling_governor").strip(),
+        _text(
+            root / f"sys/devices/system/cpu/cpu{device.cpus[0] if device.cpus else 0}/cpufreq/scaling_governor"
+        ).strip(),
         dict(os.environ),
     )
 
@@ -76,7 +78,9 @@ def notes(device: Device, seen: Surroundings) -> tuple[str, ...]:
     if seen.shared:
         pairs = "; ".join(", ".join(map(str, group)) for group in seen.shared[:4])
         more = " and others" if len(seen.shared) > 4 else ""
-        found.append(f"Some usable cores are two threads of one physical core ({pairs}{more}): expect less than double.")
+        found.append(
+            f"Some usable cores are two threads of one physical core ({pairs}{more}): expect less than double."
+        )
     if seen.governor == "powersave":
         found.append("The frequency governor is powersave: short runs may be measured before the clock has risen.")
     found += _spinning(seen.environment or {})

@@ -5,10 +5,12 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hasten.diagnose.roofline import HEAVY, precision_of
+from hasten.diagnose.kinds import HEAVY
+from hasten.diagnose.roofline import precision_of
 from hasten.errors import HastenError
 from hasten.isolate import Scope
 from hasten.model import Facts, Model, Signature, Tensor
@@ -66,7 +68,7 @@ def gemm(payload: dict[str, Any], scope: Scope) -> dict[str, Any]:
 def memory(payload: dict[str, Any], scope: Scope) -> dict[str, Any]:
     """Bandwidth in GB/s over all of this process's cores: `read`, `copy` (read and written bytes) and `cache` (read).
 
-    `payload`: threads, bytes (of a buffer much larger than the caches), cache_bytes (of one that fits a core's), repeats.
+    `payload`: threads, repeats, bytes (of a buffer far larger than the caches), cache_bytes (of one in reach of a core).
     """
     import os
 
@@ -127,10 +129,10 @@ def quantised_model(size: int) -> onnx.ModelProto:
         numpy_helper.from_array(rng.integers(-127, 128, (size, size), dtype=np.int8), "w"),
         numpy_helper.from_array(np.full(size, 1e-3, np.float32), "w_scale"),
         numpy_helper.from_array(np.zeros(size, np.int8), "w_zero"),
-        numpy_helper.from_array(np.float32(0.02), "x_scale"),
-        numpy_helper.from_array(np.uint8(128), "x_zero"),
-        numpy_helper.from_array(np.float32(0.05), "y_scale"),
-        numpy_helper.from_array(np.uint8(128), "y_zero"),
+        numpy_helper.from_array(np.asarray(np.float32(0.02)), "x_scale"),
+        numpy_helper.from_array(np.asarray(np.uint8(128)), "x_zero"),
+        numpy_helper.from_array(np.asarray(np.float32(0.05)), "y_scale"),
+        numpy_helper.from_array(np.asarray(np.uint8(128)), "y_zero"),
     ]
     nodes = [
         helper.make_node("QuantizeLinear", ["x", "x_scale", "x_zero"], ["xq"], "xq"),
@@ -148,7 +150,7 @@ def chain_model(length: int) -> onnx.ModelProto:
     from onnx import TensorProto, helper
 
     names = ["x", *(f"h{i}" for i in range(1, length)), "y"]
-    nodes = [helper.make_node("Softmax", [a], [b], f"s{i}", axis=-1) for i, (a, b) in enumerate(zip(names, names[1:]))]  # noqa: B905
+    nodes = [helper.make_node("Softmax", [a], [b], f"s{i}", axis=-1) for i, (a, b) in enumerate(pairwise(names))]
     return _model(nodes, [], [1, ROW], TensorProto.FLOAT)
 
 

@@ -265,4 +265,3 @@ def profile(
         arithmetic = ()
         notes.append(f"the model's arithmetic is not known: {error.cause}")
     return build(seen, arithmetic, recipe, device, notes=notes, model=variant.main.path.name)
-

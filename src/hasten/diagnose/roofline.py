@@ -8,34 +8,13 @@ from typing import Literal
 
 from hasten.costs.roofline import Bound, Roof, bound
 from hasten.device import Device
+from hasten.diagnose.kinds import HEAVY, QUANTISED
 from hasten.model import Operator
 
 By = Literal["compute", "memory", "overhead", "unknown"]
 
 PRECISIONS = ("fp32", "bf16", "fp16", "int8")
 BYTES_OF = {"fp32": 4, "bf16": 2, "fp16": 2, "int8": 1}
-
-HEAVY = frozenset(
-    "MatMul Gemm Conv ConvTranspose FusedMatMul FusedConv FusedGemm MatMulInteger QLinearMatMul QGemm QLinearConv ConvInteger "
-    "DynamicQuantizeMatMul MatMulIntegerToFloat MatMulNBits Attention MultiHeadAttention QAttention LSTM GRU RNN "
-    "Einsum Convolution GroupConvolution ConvolutionBackpropData FullyConnected LSTMSequence GRUSequence "
-    "ScaledDotProductAttention LSTMCell GRUCell RNNSequence".split()
-)
-"""Kinds that no runtime can fuse into a neighbour: their data passes through memory or cache even in the ideal case."""
-
-MOVEMENT = frozenset(
-    "Reorder Transpose Reshape Squeeze Unsqueeze Flatten Identity Cast Convert Concat Split Slice StridedSlice Gather Pad "
-    "Expand Broadcast Tile ReorderInput ReorderOutput MemcpyToHost MemcpyFromHost Constant Shape Parameter Input Result "
-    "Output ScatterND GatherND GatherElements Memory Interaction VariadicSplit Permute".split()
-)
-"""Kinds that only move or relabel data."""
-
-QUANTISED = frozenset(
-    "MatMulInteger QLinearMatMul QGemm QLinearConv ConvInteger DynamicQuantizeMatMul MatMulIntegerToFloat MatMulNBits "
-    "QAttention QLinearAdd QLinearMul QLinearAveragePool QLinearGlobalAveragePool QLinearConcat QLinearSigmoid "
-    "QLinearLeakyRelu QLinearSoftmax".split()
-)
-"""Kinds whose tensors are already counted at their small size."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ from typing import Any
 
 from hasten.costs.roofline import Bound
 from hasten.diagnose.join import Joined
-from hasten.diagnose.roofline import BYTES_OF, MOVEMENT, By, Roofs, floors, precision_of
+from hasten.diagnose.kinds import MOVEMENT
+from hasten.diagnose.roofline import BYTES_OF, By, Roofs, floors, precision_of
 
 
 @dataclass(frozen=True)
@@ -16,8 +17,9 @@ class OperatorRow:
     """One executed operator. `kind` is the model's word, `kernel` the runtime's, `executed` the kernel it chose.
 
     `share` is of the whole run, overhead included. `flops` and `bytes` are None where the runtime inserted the operator
-    (a reorder, a conversion) or renamed it beyond recognition. `roof` is the rate of the roof that applies, in `roof_unit`
-    (GFLOP/s or GB/s); `fraction` is its least time over its measured time. It can pass 1 when data stays in the cache.
+    (a reorder, a conversion) or renamed it beyond recognition. `roof` is the rate of the roof that applies, in
+    `roof_unit` (GFLOP/s or GB/s); `fraction` is its least time over its measured time, and passes 1 where data stays in
+    the cache.
     """
 
     name: str

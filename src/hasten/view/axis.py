@@ -35,7 +35,7 @@ class LogAxis:
     def value(self, pixel: float) -> float:
         """The value at `pixel`."""
         share = pixel / self.pixels
-        return self.low * (self.high / self.low) ** (1 - share if self.flip else share)
+        return math.exp(math.log(self.low) + math.log(self.high / self.low) * (1 - share if self.flip else share))
 
     def ticks(self, most: int = 8) -> list[float]:
         """Powers of ten; with 2 and 5 between them, or with every other left out, so that a few of them show."""

@@ -82,7 +82,7 @@ def _candidates(anchor: Anchor, font_size: float) -> list[Label]:
     """Right, left, above and below, then the corners, then the same a little farther out."""
     wide, half = text_width(anchor.text, font_size), font_size * 0.62
     found = []
-    for gap in (anchor.radius + 5, anchor.radius + 14):
+    for gap in (anchor.radius + 5, anchor.radius + 14, anchor.radius + 26):
         up, down = anchor.y - gap - half, anchor.y + gap + half
         slant = gap * 0.75
         found += [
@@ -98,8 +98,6 @@ def _candidates(anchor: Anchor, font_size: float) -> list[Label]:
     return found
 
 
-def _label(
-    text: str, x: float, y: float, align: Literal["left", "center", "right"], wide: float, half: float
-) -> Label:
+def _label(text: str, x: float, y: float, align: Literal["left", "center", "right"], wide: float, half: float) -> Label:
     left = {"left": x, "center": x - wide / 2, "right": x - wide}[align]
     return Label(text, x, y, align, Box(left, y - half, left + wide, y + half))

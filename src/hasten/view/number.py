@@ -26,7 +26,9 @@ def short(value: float | None, digits: int = 3) -> str:
 
 def ratio(value: float | None) -> str:
     """A speed-up such as 3.52x."""
-    return "–" if value is None else f"{short(value)}x"
+    if value is None:
+        return "–"
+    return f"{value:.2f}x" if 0.1 <= abs(value) < 9.995 else f"{short(value)}x"
 
 
 def percent(share: float | None) -> str:
@@ -53,7 +55,7 @@ def size(value: float | None) -> str:
         return "–"
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(value) < 1024 or unit == "GiB":
-            return f"{short(value)} {unit}" if unit != "B" else f"{value:.0f} B"
+            return f"{value:.3g} {unit}" if value < 1000 else f"{value:,.0f} {unit}"
         value /= 1024
     raise AssertionError("the last unit returns")
 

@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Any
 from hasten.device import Device
 from hasten.view import theme
 from hasten.view.axis import LogAxis
-from hasten.view.labels import Anchor, Box, place
+from hasten.view.labels import Anchor, Box, place, text_width
 from hasten.view.number import microseconds, percent, short
 
 if TYPE_CHECKING:
-    import altair as alt
+    from altair import LayerChart
 
 PRECISIONS = ("fp32", "bf16", "fp16", "int8")
 CLOSE = 1.12
 """Roofs nearer to each other than this factor share one line and one label."""
 LABELLED = 6
+LEAST_SHARE = 0.001
 LINE = 13
 """Pixels from one line of text to the next."""
 
@@ -43,12 +44,13 @@ class Point:
         reach = "" if self.fraction is None else f", {percent(self.fraction)} of its roof"
         return (
             f"{self.name} ({self.kind}): {microseconds(self.microseconds)}, {percent(self.share)} of the run, "
-            f"{short(self.gflops)} GFLOP/s at {short(self.intensity)} FLOP/byte {self.precision}{reach}, {self.by}-bound"
+            f"{short(self.gflops)} GFLOP/s at {short(self.intensity)} FLOP/byte {self.precision}{reach}, "
+            f"{self.by}-bound"
         )
 
 
 def points(profile: Mapping[str, Any]) -> list[Point]:
-    """The operators of a profile's JSON that have arithmetic, the longest first."""
+    """The operators of a profile's JSON that have arithmetic and a share that can be seen, the longest first."""
     return [
         Point(
             row["name"],
@@ -62,7 +64,7 @@ def points(profile: Mapping[str, Any]) -> list[Point]:
             row["precision"],
         )
         for row in profile["rows"]
-        if row.get("intensity") and row.get("gflops")
+        if row.get("intensity") and row.get("gflops") and row["share"] >= LEAST_SHARE
     ]
 
 
@@ -92,10 +94,9 @@ def roofline(
     device_share: float = 1.0,
     width: int = 760,
     height: int = 420,
-) -> alt.LayerChart:
+) -> LayerChart:
     """The chart. With `before`, its operators are rings and those of `after` are discs; else colour says the bound."""
-    import altair as alt
-
+    alt = theme.altair()
     rates = {name: rate * device_share for name in PRECISIONS if (rate := device.gemm_gflops(name))}
     figure = device.limits.get("read_gb_s")
     memory = None if figure is None else figure.value * device_share
@@ -103,7 +104,7 @@ def roofline(
     across, up = _axes(shown, rates, memory, width, height)
     x = _encoding(alt.X, "x", across, "arithmetic intensity (FLOP / byte)", most=8 if width > 500 else 5)
     y = _encoding(alt.Y, "y", up, "achieved rate (GFLOP/s)", most=7)
-    lines, tags, taken = _roofs(rates, memory, across, up)
+    lines, tags, taken = _roofs(rates, memory, shown, across, up)
     layers: list[Any] = []
     if lines:
         layers.append(_lines(alt, lines, x, y))
@@ -113,7 +114,8 @@ def roofline(
         layers += _names(alt, after or before, shown, across, up, taken, x, y)
     if not layers:
         layers.append(alt.Chart(alt.Data(values=[])).mark_point().encode(x=x, y=y))
-    return alt.layer(*layers).properties(width=width, height=height)
+    chart: LayerChart = alt.layer(*layers).properties(width=width, height=height)
+    return chart
 
 
 def _axes(
@@ -132,8 +134,7 @@ def _axes(
 
 
 def _encoding(channel: Any, field: str, axis: LogAxis, title: str, most: int) -> Any:
-    import altair as alt
-
+    alt = theme.altair()
     return channel(
         f"{field}:Q",
         scale=alt.Scale(type="log", domain=[axis.low, axis.high], nice=False),
@@ -152,7 +153,7 @@ class Tag:
 
 
 def _roofs(
-    rates: Mapping[str, float], memory: float | None, across: LogAxis, up: LogAxis
+    rates: Mapping[str, float], memory: float | None, shown: Sequence[Point], across: LogAxis, up: LogAxis
 ) -> tuple[list[dict[str, Any]], list[Tag], list[Box]]:
     """Horizontal lines for arithmetic from the ridge on, one slope for memory, and where their texts stand."""
     lines: list[dict[str, Any]] = []
@@ -173,7 +174,7 @@ def _roofs(
         begin = max(across.low, up.low / memory)
         lines += [{"x": at, "y": at * memory, "roof": "memory"} for at in (begin, end)]
         rise = (up.at(begin * memory) - up.at(end * memory)) / max(1e-9, across.at(end) - across.at(begin))
-        tags.append(_slope_tag(f"memory  {short(memory)} GB/s", rise, begin, memory, across, up))
+        tags.append(_slope_tag(f"memory  {short(memory)} GB/s", rise, (begin, end), memory, shown, across, up))
         steps = 24
         for step in range(steps):
             at = across.value(across.at(begin) + (across.at(end) - across.at(begin)) * (step + 0.5) / steps)
@@ -182,11 +183,33 @@ def _roofs(
     return lines, tags, taken
 
 
-def _slope_tag(text: str, rise: float, begin: float, memory: float, across: LogAxis, up: LogAxis) -> Tag:
-    """Along the slope, above it, starting a little after the line enters."""
-    px = across.at(begin) + 14
-    at = across.value(px)
-    return Tag(text, at, up.value(up.at(at * memory) - 9 * math.hypot(1, rise)), -math.degrees(math.atan(rise)))
+def _slope_tag(
+    text: str,
+    rise: float,
+    ends: tuple[float, float],
+    memory: float,
+    shown: Sequence[Point],
+    across: LogAxis,
+    up: LogAxis,
+) -> Tag:
+    """Along the slope, above it, where the fewest points are in the way."""
+    wide, away = text_width(text, 11), math.hypot(1, rise)
+    first, last = across.at(ends[0]) + 14, across.at(ends[1]) - wide / away
+    dots = [(across.at(p.intensity), up.at(p.gflops)) for p in shown]
+
+    def crowded(start: float) -> int:
+        base = up.at(across.value(start) * memory)
+        found = 0
+        for x, y in dots:
+            along = ((x - start) - rise * (y - base)) / away
+            above = -((y - base) + rise * (x - start)) / away
+            found += -8 < along < wide + 8 and -4 < above < 22
+        return found
+
+    steps = [first + (last - first) * i / 12 for i in range(13)] if last > first else [first]
+    px = min(steps, key=lambda start: (crowded(start), start))
+    base = up.at(across.value(px) * memory)
+    return Tag(text, across.value(px), up.value(base - 9 * away), -math.degrees(math.atan(rise)))
 
 
 def _merged(rates: Mapping[str, float]) -> list[tuple[list[str], float]]:
@@ -212,9 +235,7 @@ def _lines(alt: Any, lines: list[dict[str, Any]], x: Any, y: Any) -> Any:
 def _tags(alt: Any, tags: Sequence[Tag], x: Any, y: Any) -> list[Any]:
     return [
         alt.Chart(alt.Data(values=[{"x": tag.x, "y": tag.y, "text": tag.text}]))
-        .mark_text(
-            align="left", baseline="middle", angle=tag.angle % 360, color=theme.ink(), opacity=0.7, fontSize=11
-        )
+        .mark_text(align="left", baseline="middle", angle=tag.angle % 360, color=theme.ink(), opacity=0.7, fontSize=11)
         .encode(x=x, y=y, text="text:N")
         for tag in tags
     ]

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import cache
 from html import escape
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    import altair as alt
+    from altair import TopLevelMixin
 
 FONT = "Inter, system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 _INK, _SURFACE = "#010203", "#fdfcfb"
@@ -41,6 +40,13 @@ class Theme:
 ADAPTIVE = Theme("currentColor", "var(--surface, Canvas)")
 LIGHT = Theme("#1b1f27", "#ffffff", "#ffffff")
 DARK = Theme("#e6e8ec", "#14171c", "#14171c")
+
+
+def altair() -> Any:
+    """The plotting library, loaded at first use; its stubs are too loose to be checked against."""
+    import altair as module
+
+    return module
 
 
 def ink() -> str:
@@ -85,6 +91,7 @@ def config() -> dict[str, Any]:
             "labelFontSize": 11,
             "titleFontSize": 11,
             "symbolStrokeWidth": 0,
+            "symbolOpacity": 1,
             "orient": "top",
             "title": None,
             "padding": 0,
@@ -98,7 +105,7 @@ def config() -> dict[str, Any]:
     }
 
 
-def svg(chart: alt.TopLevelMixin, *, theme: Theme = ADAPTIVE, label: str = "", key: str = "plot") -> str:
+def svg(chart: TopLevelMixin, *, theme: Theme = ADAPTIVE, label: str = "", key: str = "plot") -> str:
     """Draw `chart` without any network. `label` is read by screen readers.
 
     `key` must be unique on a page: the ids inside the SVG carry it, so that two plots never share a clip path.
@@ -109,7 +116,7 @@ def svg(chart: alt.TopLevelMixin, *, theme: Theme = ADAPTIVE, label: str = "", k
     return _dress(drawn, theme, label, key)
 
 
-def specification(chart: alt.TopLevelMixin) -> dict[str, Any]:
+def specification(chart: TopLevelMixin) -> dict[str, Any]:
     """The Vega-Lite specification with hasten's configuration."""
     spec: dict[str, Any] = chart.to_dict()
     spec["config"] = config()
@@ -123,7 +130,9 @@ def _dress(drawn: str, theme: Theme, label: str, key: str) -> str:
     drawn = re.sub(r'url\(#([^)"]+)\)', rf"url(#{key}-\1)", drawn)
     drawn = re.sub(r'xlink:href="#([^"]+)"', rf'xlink:href="#{key}-\1"', drawn)
     drawn = re.sub(
-        r'(<path aria-label="([^"]+)" role="graphics-symbol"[^>]*?)(?:/>|></path>)', r"\1><title>\2</title></path>", drawn
+        r'(<path aria-label="([^"]+)" role="graphics-symbol"[^>]*?)(?:/>|></path>)',
+        r"\1><title>\2</title></path>",
+        drawn,
     )
     # Vega describes every axis and mark for screen readers in its own words; one sentence of ours says more.
     drawn = re.sub(r' (?:role|aria-label|aria-roledescription|aria-hidden)="[^"]*"', "", drawn)
@@ -137,9 +146,3 @@ def _dress(drawn: str, theme: Theme, label: str, key: str) -> str:
     opening = re.sub(r'\s(?:width|height|class|style)="[^"]*"', "", head[0])
     opening = opening.replace("<svg", f'<svg {named}style="{style}"', 1)
     return opening + drawn[head.end() :]
-
-
-@cache
-def families() -> tuple[str, ...]:
-    """The font families that plots ask for, in order."""
-    return tuple(name.strip().strip("'") for name in FONT.split(","))
