@@ -15,9 +15,10 @@ from report_study import example, failed, profile, trial
 from hasten.device import Device
 from hasten.errors import Failed, InvalidInput
 from hasten.goal import Goal
-from hasten.measurement import Figure
+from hasten.measurement import Figure, Trial
 from hasten.recipe import Recipe, Step
 from hasten.report import render, write
+from hasten.report.words import span
 from hasten.study import Study
 from hasten.workload import Samples
 
@@ -165,6 +166,9 @@ def test_nothing_tried_nothing_chosen_and_nothing_better_are_said_plainly() -> N
     brought = study.baseline
     assert brought is not None
     assert "Nothing beat the model as it was brought." in render(replace(study, best_id=brought.id))
+    spent = [Trial("0", Recipe(), "rejected", "not tried: the budget was spent")]
+    html = render(replace(study, trials=(brought, *spent), best_id=brought.id))
+    assert "No recipe could be tried within the budget (1 proposed)" in html
 
 
 def test_without_labels_quality_is_called_fidelity_and_made_up_samples_are_said_to_be() -> None:
@@ -232,3 +236,16 @@ def test_the_page_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="is a folder"):
         write(html, tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "new"]
+
+
+@given(st.floats(-1e12, 1e12), st.floats(0, 1e12))
+def test_an_interval_is_written_without_exponents_and_in_order(low: float, width: float) -> None:
+    first, second = span(low, low + width).replace("−", "-").replace(",", "").split(" to ")
+    assert "e" not in first + second
+    assert float(first) <= float(second)
+
+
+def test_an_interval_shows_two_figures_of_its_width() -> None:
+    assert span(-0.0912, 0.3687) == "−0.09 to 0.37"
+    assert span(2213.4, 2302.6) == "2,213 to 2,303"
+    assert span(0.5, 0.5) == "0.50 to 0.50"

@@ -14,7 +14,9 @@ LIMITS = {
     "gemm_int8_gops": "GEMM, int8",
     "read_gb_s": "Memory, read",
     "copy_gb_s": "Memory, copy",
-    "dispatch_us": "Smallest operator",
+    "cache_gb_s": "Cache, read",
+    "dispatch_us": "Smallest run",
+    "operator_us": "Smallest operator",
 }
 
 

@@ -56,7 +56,8 @@ def story(study: Study) -> list[Markup]:
 def _brought(study: Study) -> Markup:
     model, facts = study.workload.model, study.workload.model.facts
     size = say(Figure(facts.size_bytes / 1e6, "MB", "measured"))
-    what = f" ({number(facts.parameters / 1e6)} million parameters, {size}"
+    parameters = f"{number(facts.parameters / 1e6)} million" if facts.parameters >= 1e5 else f"{facts.parameters:,}"
+    what = f" ({parameters} parameters, {size}"
     what += f", opset {facts.opset})" if facts.opset else ")"
     cores = f" on {count(len(study.device.cpus), 'core')} of {study.device.name}" if study.device.cpus else ""
     baseline = study.baseline
@@ -82,11 +83,15 @@ def _does(study: Study, figure: Figure) -> str:
 
 
 def _became(study: Study) -> Markup:
-    tried = sum(trial.origin == "search" for trial in study.trials)
+    proposed = [trial for trial in study.trials if trial.origin == "search"]
+    tried = sum(trial.speedup is not None or trial.seconds_spent > 0 for trial in proposed)
     best, figure = improved(study), None
     if best is None:
         if study.best is None:
             return markup(f"{count(tried, 'recipe')} {'was' if tried == 1 else 'were'} tried, and none is chosen yet.")
+        if proposed and not tried:
+            none = f"No recipe could be tried within the budget ({len(proposed)} proposed)"
+            return markup(f"{none}, so the model ships as it is.")
         return markup(
             f"Of {count(tried, 'recipe')} tried, none was shown to be better with quality held, so the model ships "
             "as it is; the table below says why each one lost."

@@ -66,7 +66,9 @@ def times_interval(figure: Figure | None) -> str:
 def scaled(figure: Figure) -> tuple[float, str]:
     """The factor and the unit that read best: joules below 0.1 become mJ, a thousand MB become GB."""
     if figure.unit == "J" and abs(figure.value) < 0.1:
-        return 1e3, "mJ"
+        return (1e3, "mJ") if abs(figure.value) >= 1e-4 else (1e6, "µJ")
+    if figure.unit == "MB" and abs(figure.value) < 0.1:
+        return 1e3, "kB"
     if figure.unit == "MB" and abs(figure.value) >= 1000:
         return 1e-3, "GB"
     if figure.unit == "ms" and abs(figure.value) < 0.1:
