@@ -215,6 +215,14 @@ def test_shapes_that_do_not_fit_are_refused(tmp_path: Path) -> None:
             operators_of(path, shapes)
 
 
+def test_a_normalisation_that_onnxruntime_wrote_at_an_older_opset_is_read(tmp_path: Path) -> None:
+    node = helper.make_node("LayerNormalization", ["x", "g"], ["y"], "norm")
+    proto = single(node, {"x": (3, 8)}, models.weight("g", 8))
+    proto.opset_import[0].version = 12
+    assert formats.inspect(models.save(proto, tmp_path / "m.onnx")).facts.opset == 12
+    assert count(proto, tmp_path, x=(3, 8))["norm"].flops == 7 * 24
+
+
 def test_onnxruntimes_fused_operators_count(tmp_path: Path) -> None:
     nodes = [
         helper.make_node("FusedMatMul", ["x", "w"], ["m"], "product", domain="com.microsoft", transB=1),

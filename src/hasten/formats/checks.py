@@ -15,6 +15,9 @@ MAX_ELEMENTS = 1 << 40
 UNNAMED = -1
 """Paddle's exporter writes a dynamic dimension as -1 (PP-OCR's classifier does), and every runtime reads it so."""
 
+ONNXRUNTIME_IN_ONNX = frozenset({"LayerNormalization", "SimplifiedLayerNormalization"})
+"""ONNX Runtime's optimiser puts these into ONNX's own domain at opsets that do not have them, and reads them there."""
+
 KNOWN_DOMAINS = frozenset(
     {
         "",
@@ -202,12 +205,26 @@ def check_tensor(path: Path, tensor: Any, token: str, files: dict[str, Path]) ->
         )
 
 
+def standard(domain: str, kind: str, opset: int) -> bool:
+    """Whether ONNX itself defines the operator at this opset."""
+    import onnx
+
+    try:
+        onnx.defs.get_schema(kind, opset, domain)
+    except Exception:  # onnx raises a class of its own that it does not export
+        return False
+    return True
+
+
 def check_with_onnx(path: Path, proto: Any) -> None:
     """Run ONNX's own checker on a copy in which every tensor that is not inside is empty."""
     import onnx
 
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
+    opset = max((entry.version for entry in copy.opset_import if domain_of(entry.domain) == ""), default=0)
+    if not any(entry.domain == "com.microsoft" for entry in copy.opset_import):
+        copy.opset_import.add(domain="com.microsoft", version=1)
     for graph in graphs(copy):
         if any(sparse.values.external_data for sparse in getattr(graph, "sparse_initializer", ())):
             return
@@ -216,6 +233,9 @@ def check_with_onnx(path: Path, proto: Any) -> None:
                 del tensor.external_data[:]
                 tensor.ClearField("data_location")
                 tensor.dims[:] = [0]
+        for node in graph.node:
+            if node.op_type in ONNXRUNTIME_IN_ONNX and not standard(domain_of(node.domain), node.op_type, opset):
+                node.domain = "com.microsoft"
         for value in (*graph.input, *graph.output) if hasattr(graph, "initializer") else ():
             if value.type.HasField("tensor_type"):
                 value.type.tensor_type.shape.SetInParent()  # a rank that is not known is fine with every runtime

@@ -17,6 +17,7 @@ _SAME_AS_INPUT = frozenset(
         "SkipLayerNormalization",
         "SkipSimplifiedLayerNormalization",
         "SimplifiedLayerNormalization",
+        "LayerNormalization",
         "RotaryEmbedding",
         "GroupNorm",
         "QLinearSigmoid",
@@ -26,6 +27,17 @@ _SAME_AS_INPUT = frozenset(
         "GroupQueryAttention",
     }
 )
+
+
+def as_standard(node: Any) -> Any:
+    """`FusedConv` as the `Conv` that it was before an activation (and an addition) joined it; others as they are."""
+    if node.op_type != "FusedConv":
+        return node
+    import onnx
+
+    plain = onnx.NodeProto(op_type="Conv", input=node.input[:3], output=node.output)
+    plain.attribute.extend(item for item in node.attribute if not item.name.startswith("activation"))
+    return plain
 
 
 def infer_contrib(node: Any, inputs: Sequence[Known]) -> list[Known]:

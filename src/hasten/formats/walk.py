@@ -19,7 +19,8 @@ from typing import Any
 
 from hasten.errors import InvalidInput
 from hasten.formats.arithmetic import Known, flops, traffic
-from hasten.formats.contrib import infer_contrib, settings_of
+from hasten.formats.checks import ONNXRUNTIME_IN_ONNX, standard
+from hasten.formats.contrib import as_standard, infer_contrib, settings_of
 from hasten.formats.dtypes import ONNX_NAMES
 from hasten.model import Operator
 
@@ -192,9 +193,13 @@ class _Walker:
     def infer(self, node: Any, inputs: Sequence[Known]) -> list[Known]:
         """The outputs of an operator without subgraphs."""
         constant = bool(inputs) and all(known.weight or known.dtype is None for known in inputs)
+        node = as_standard(node)
+        inputs = inputs[: len(node.input)]
         domain = "" if node.domain == "ai.onnx" else node.domain
         if domain == "" and node.op_type in ("Shape", "Size") and inputs[0].shape is not None:
             return [_shape_value(node, inputs[0])]
+        if node.op_type in ONNXRUNTIME_IN_ONNX and not standard(domain, node.op_type, self.opsets.get(domain, 1)):
+            domain = "com.microsoft"
         found = self._infer_standard(node, domain, inputs) if domain != "com.microsoft" else infer_contrib(node, inputs)
         outputs = [replace(known, weight=constant) for known in found]
         if domain == "" and node.op_type in _FOLDED:
