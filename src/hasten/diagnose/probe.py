@@ -68,7 +68,7 @@ def gemm(payload: dict[str, Any], scope: Scope) -> dict[str, Any]:
 def memory(payload: dict[str, Any], scope: Scope) -> dict[str, Any]:
     """Bandwidth in GB/s over all of this process's cores: `read`, `copy` (read and written bytes) and `cache` (read).
 
-    `payload`: threads, repeats, bytes (of a buffer far larger than the caches), cache_bytes (of one in reach of a core).
+    `payload`: threads, repeats, bytes (of a buffer larger than all caches), cache_bytes (of one in reach of a core).
     """
     import os
 
