@@ -30,8 +30,9 @@ def files_of(model: Model, limits: Limits | None = None) -> list[Path]:
 
 def external_worker(payload: dict[str, Any], scope: Scope) -> list[str]:
     """The external data files of the ONNX model at `path`, each checked to lie in its folder."""
+    from hasten.formats.checks import graphs, tensors
     from hasten.formats.external import external_file
-    from hasten.formats.onnx import graphs, parse, tensors
+    from hasten.formats.onnx import parse
     from hasten.formats.skeleton import read_skeleton
 
     path = Path(payload["path"])
