@@ -1,0 +1,1 @@
+"""The inference figures: `python -m benchmarks.inference`."""
