@@ -54,6 +54,12 @@ class ResponseCache:
                 self._known.popitem(last=False)
             return entry, False
 
+    def clear(self) -> None:
+        """Forget every input, and start counting anew."""
+        with self._lock:
+            self._known.clear()
+            self.hits = self.lookups = 0
+
     def forget(self, entry: Entry) -> None:
         """Take back an entry whose outputs could not be computed."""
         with self._lock:

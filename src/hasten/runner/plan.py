@@ -108,35 +108,25 @@ def plan(
 
 
 def _bucketed(lengths: Sequence[int], settings: RunnerSettings, fixed_rows: int | None) -> list[Batch]:
-    """Each sample in its bucket; what fits no bucket shares one as long as the longest.
+    """Each sample in its bucket, longest first; what fits no bucket shares one as long as the longest.
 
-    With fixed shapes a bucket's remainder moves up to the next bucket in use where that costs less than running a
-    filled-up batch.
+    Rows of a fixed shape that would only be filled up are given to samples of shorter buckets: they cost nothing there.
     """
     bounds = [*settings.buckets, max(*lengths, settings.buckets[-1])]
-    groups: dict[int, list[int]] = defaultdict(list)
-    for index, length in enumerate(lengths):
-        groups[next(bound for bound in bounds if length <= bound)].append(index)
-    used = sorted(groups)
+    bucket = [next(bound for bound in bounds if length <= bound) for length in lengths]
+    order = sorted(range(len(lengths)), key=lambda i: (-bucket[i], -lengths[i] if settings.sort else 0))
     filled = settings.static or fixed_rows is not None
     found: list[Batch] = []
-    for position, bound in enumerate(used):
-        members = sorted(groups[bound], key=lambda i: -lengths[i]) if settings.sort else groups[bound]
+    at = 0
+    while at < len(order):
+        bound = bucket[order[at]]
         rows = fixed_rows or settings.rows(bound)
-        rest = len(members) % rows
-        if settings.static and rest and position + 1 < len(used):
-            above = used[position + 1]
-            rows_above = fixed_rows or settings.rows(above)
-            before, after = _cost(len(groups[above]), rows_above), _cost(len(groups[above]) + rest, rows_above)
-            if (after - before) * above < rows * bound:
-                groups[above] = [*groups[above], *members[-rest:]]
-                members = members[:-rest]
-        found.extend(_chunks(members, bound, rows, filled))
-    return found[::-1]
-
-
-def _cost(samples: int, rows: int) -> int:
-    return -(-samples // rows) * rows
+        members = order[at : at + rows]
+        if not filled:
+            members = [index for index in members if bucket[index] == bound]
+        found.append(Batch(tuple(members), bound, rows if filled else len(members)))
+        at += len(members)
+    return found
 
 
 def _chunks(order: Sequence[int], length: int | None, rows: int, filled: bool) -> list[Batch]:
