@@ -17,7 +17,8 @@ METHODS = ("minmax", "entropy", "percentile")
 HISTOGRAM_SAMPLES = 64
 """Entropy and percentile calibration hold a histogram for every tensor and are slow: more samples gain nothing."""
 
-_TRANSFORMER_OPS = ["MatMul", "Gemm"]
+PER_CHANNEL_OPSET = 13
+_TRANSFORMER_OPS = ["MatMul", "Gemm", "Conv", "ConvTranspose"]
 """In a transformer only the products: ONNX Runtime has no INT8 LayerNorm or GELU, so every other pair is a cost."""
 
 
@@ -37,7 +38,7 @@ def prepare(source: Path, folder: Path) -> Path:
     """The model as the quantiser needs it: named nodes, weights as initialisers, BatchNorm folded, shapes inferred."""
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
-    proto = load_onnx(source)
+    proto = recent(load_onnx(source))
     large = proto.ByteSize() > EXTERNAL_ABOVE_BYTES
     start, prepared = save_onnx(proto, folder / "named.onnx"), folder / "prepared.onnx"
     for skip_symbolic, skip_optimisation in ((False, False), (True, False), (True, True)):
@@ -58,6 +59,22 @@ def prepare(source: Path, folder: Path) -> Path:
         save_onnx(named(with_initialisers(onnx.load(str(prepared)))), prepared)
         return prepared
     return start
+
+
+def recent(proto: Any) -> Any:
+    """The model at the opset where DequantizeLinear takes one scale for each channel, converted if it must be."""
+    import onnx.version_converter
+
+    opset = next((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), PER_CHANNEL_OPSET)
+    if opset >= PER_CHANNEL_OPSET:
+        return proto
+    try:
+        return named(with_initialisers(onnx.version_converter.convert_version(proto, PER_CHANNEL_OPSET)))
+    except Exception as error:  # the converter lacks adapters for some operators, and says so in many ways
+        raise Failed(
+            f"opset {opset} has no per-channel quantisation, and the model cannot be converted: {str(error)[:200]}",
+            f"export the model again with opset {PER_CHANNEL_OPSET} or newer",
+        ) from error
 
 
 def quantise(

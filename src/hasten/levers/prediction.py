@@ -63,8 +63,14 @@ def looks_like_transformer(case: Case) -> bool:
     kinds = case.workload.model.facts.kinds
     if any(kinds.get(mark) for mark in TRANSFORMER_MARKS):
         return True
-    pieces = kinds.get("ReduceMean", 0) >= 2 and kinds.get("Softmax", 0) >= 1 and kinds.get("Erf", 0) >= 1
-    return pieces and kinds.get("MatMul", 0) > kinds.get("Conv", 0)
+    return has_attention(case) and kinds.get("MatMul", 0) > kinds.get("Conv", 0)
+
+
+def has_attention(case: Case) -> bool:
+    """Whether attention or LayerNorm is somewhere in the graph, whole or in pieces, among convolutions or not."""
+    kinds = case.workload.model.facts.kinds
+    pieces = kinds.get("ReduceMean", 0) >= 2 and kinds.get("Sqrt", 0) >= 1 and kinds.get("Softmax", 0) >= 1
+    return pieces or any(kinds.get(mark) for mark in TRANSFORMER_MARKS)
 
 
 def share_of(case: Case, kinds: frozenset[str]) -> float:

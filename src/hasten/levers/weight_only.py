@@ -105,11 +105,17 @@ class WeightOnly:
 def compress_openvino(model: Any, options: Mapping[str, Any]) -> Any:
     """The model with compressed weights, by NNCF without data. Fails where nothing was compressed."""
     nncf = import_nncf()
+    from nncf.quantization.advanced_parameters import AdvancedCompressionParameters, GroupSizeFallbackMode
+
     names = [op.get_friendly_name() for op in model.get_ordered_ops() if op.get_type_name() != "Constant"]
     keep = matching(names, list(options["keep"]))
     four, symmetric = options["bits"] == 4, bool(options["symmetric"])
     mode = nncf.CompressWeightsMode(f"int{options['bits']}_{'sym' if symmetric else 'asym'}")
-    extra = {"group_size": options["group"] or 64, "ratio": float(options["ratio"])} if four else {}
+    extra: dict[str, Any] = {}
+    if four:  # a layer whose width the group does not divide takes the nearest group that does
+        fallback = AdvancedCompressionParameters(group_size_fallback_mode=GroupSizeFallbackMode.ADJUST)
+        group = {"group_size": options["group"] or 64, "advanced_parameters": fallback}
+        extra = {"ratio": float(options["ratio"]), **group}
     before = _low_bit_constants(model)
     try:
         with silent():
