@@ -161,7 +161,7 @@ def bench(
 ) -> Bench:
     """Latency percentiles, throughput, memory, energy, cost and carbon of a model or a bundle in one MLPerf scenario."""
     from hasten.isolate import Limits, Worker
-    from hasten.measure.summary import summarise
+    from hasten.measure.summary import summarise_bench
 
     subject = _subject(model, data, scenario, recipe, cpus, label, output, preprocess, None, on_event)
     device = _device(cpus, on_event)
@@ -184,13 +184,8 @@ def bench(
         Limits(_bytes(memory), None, device.cpus or None), lambda share, text: on_event(Event("progress", text, share))
     ) as worker:
         raw = worker.call("hasten.measure.loadgen:bench", payload, seconds * 10 + 600)
-        figures = summarise(
-            [raw],
-            tariff=tariff,
-            peak_memory_bytes=worker.peak_memory_bytes,
-            size_bytes=sum(part.facts.size_bytes for part in subject.variant.parts.values()),
-            latencies_ms=raw.get("latencies_ms") or None,
-        )
+        size = sum(part.facts.size_bytes for part in subject.variant.parts.values())
+        figures = summarise_bench(raw, tariff=tariff, size_bytes=size)
     notes = (*subject.prepared.notes, *raw.get("notes", ()))
     return Bench(
         str(model),
@@ -402,7 +397,9 @@ def build(
     )
     study = optimize(planned, Store(store), _tariff(device), memory_bytes=_bytes(memory), on_event=on_event)
     if study.best is None or study.best.recipe.id != known.id:
-        raise GateRefused(f"the recipe does not hold here: {study.why}", "hasten optimize looks for one that does")
+        refused = GateRefused(f"the recipe does not hold here: {study.why}", "hasten optimize looks for one that does")
+        refused.study = study
+        raise refused
     save(study, out, pack=pack)
     return study
 
@@ -611,4 +608,8 @@ def _gate(study: Study) -> None:
         if values:
             value, name = min(values) if constraint.op in ("<", "<=") else max(values)
             nearest.append(f"{constraint.text}: the nearest was {value:.4g} by {name}")
-    raise GateRefused("no variant satisfies " + "; ".join(nearest), "relax the bound, or allow a larger drop or budget")
+    refused = GateRefused(
+        "no variant satisfies " + "; ".join(nearest), "relax the bound, or allow a larger drop or budget"
+    )
+    refused.study = study
+    raise refused

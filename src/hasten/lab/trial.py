@@ -37,7 +37,8 @@ SCREEN_S = 60.0
 QUALITY_S = 6.0
 """Screening spends at most about this long on the baseline's outputs; confirming uses every verification sample."""
 VERIFY_SHARE = 0.4
-"""Of the time to confirm, at most this share goes to the baseline's outputs on the verification samples."""
+VERIFY_S = 10.0
+"""Of the time to confirm, at most this share, or this long, goes to the baseline's outputs on verification samples."""
 ONE = Figure(1.0, "x", "measured", (1.0, 1.0))
 
 
@@ -229,7 +230,6 @@ class LocalLab:
         brought, *others = beside
         everyone = [brought, *(other for other in others if other.id != trial.id), trial]
         scene = self.split.verification[: max(1, len(self._scene))]
-        indices = self.split.verification[: max(32, int(budget_s * VERIFY_SHARE / self._per_sample_s))]
         with ExitStack() as stack:
             stations = [stack.enter_context(self._open(each.recipe, scene)) for each in everyone]
             result = race(
@@ -243,6 +243,9 @@ class LocalLab:
             if trial.id in result.errors or trial.id not in result.ratios:
                 raise Failed(f"failed while it was confirmed: {result.errors.get(trial.id, 'the baseline failed')}")
             latencies = self._latencies(stations)
+            per_sample_s = min(each["seconds"] / each["count"] for each in stations[0].rounds)
+            affordable = max(VERIFY_S, budget_s * VERIFY_SHARE) / per_sample_s
+            indices = self.split.verification[: max(32, int(affordable))]
             expected = stations[0].outputs(indices, self._outputs_path(brought.recipe, "verification"))
             confirmed = []
             for station, each in zip(stations, everyone, strict=True):

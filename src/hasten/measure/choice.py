@@ -22,11 +22,14 @@ def metric(name: str) -> Metric:
 
     A function of the user's is better when higher unless it has an attribute `higher_is_better = False`. It gets the
     chosen output of every sample, samples first (a list where sizes differ), or a dict of them where the model has
-    several outputs and none was chosen; labels are None without labels. Raises `InvalidInput` for an unknown name.
+    several outputs and none was chosen; labels are None without labels. An attribute `per_sample`, a function of the
+    same arguments whose mean the metric is, spares the bootstrap from calling the metric again; it may leave samples
+    out, as a probe does with those that it is fitted on. Raises `InvalidInput` for an unknown name.
     """
     if ":" in name:
         function = resolve(name)
-        return Metric(name, bool(getattr(function, "higher_is_better", True)), function)
+        higher = bool(getattr(function, "higher_is_better", True))
+        return Metric(name, higher, function, getattr(function, "per_sample", None))
     found, kind = formula(name)
     return Metric(
         name,

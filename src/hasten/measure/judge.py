@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from hasten.errors import Failed, HastenError, InvalidInput
 from hasten.goal import Drop
 from hasten.measure.choice import formula, metric
+from hasten.workload import Metric
 
 if TYPE_CHECKING:
     import numpy as np
@@ -85,7 +86,7 @@ def compare(
     verdict = non_inferior((drop.low, drop.high), allowed.amount)
     needed = None
     if verdict == "undecided":
-        needed = samples_needed(drop.value, (drop.low, drop.high), allowed.amount, count, sides.changed())
+        needed = samples_needed(drop.value, (drop.low, drop.high), allowed.amount, sides.count, sides.changed())
     return Judgement(
         name,
         value,
@@ -95,9 +96,9 @@ def compare(
         verdict,
         needed,
         sides.kind,
-        count,
+        sides.count,
         "fraction" if sides.scale != 1 else "",
-        _text(name, drop, allowed, verdict, needed, count, identical),
+        _text(name, drop, allowed, verdict, needed, sides.count, identical),
     )
 
 
@@ -217,6 +218,8 @@ def _user_sides(name: str, baseline: Any, variant: Any, labels: Any, count: int)
     import numpy as np
 
     described = metric(name)
+    if described.per_sample is not None:
+        return _mean_sides(described, baseline, variant, labels)
 
     def score(index: Any) -> float:
         side, picked = (baseline, index) if index[0] < count else (variant, index - count)
@@ -233,6 +236,32 @@ def _user_sides(name: str, baseline: Any, variant: Any, labels: Any, count: int)
     scale = 0.01 if fraction else 1.0
     kind: Literal["labels", "fidelity"] = "fidelity" if labels is None else "labels"
     return _Sides(count, kind, described.higher_is_better, scale, bounds, score, seconds=seconds)
+
+
+def _mean_sides(described: Metric, baseline: Any, variant: Any, labels: Any) -> _Sides:
+    """Sides of a user's metric that says what each sample scores; those that it leaves out do not count."""
+    import numpy as np
+
+    per_sample = described.per_sample
+    assert per_sample is not None
+    with _told(described.name, variant, labels):
+        rows = [np.asarray(per_sample(side, labels), dtype=np.float64) for side in (baseline, variant)]
+        if rows[0].ndim != 1 or rows[0].shape != rows[1].shape or not rows[0].size:
+            raise InvalidInput(
+                f"{described.name}.per_sample gives {rows[0].shape} and {rows[1].shape}", "give one score a sample"
+            )
+        both = np.concatenate(rows)
+        _finite(float(both.sum()))
+    fraction = bool((both >= 0).all() and (both <= 1).all())
+    return _Sides(
+        len(rows[0]),
+        "fidelity" if labels is None else "labels",
+        described.higher_is_better,
+        0.01 if fraction else 1.0,
+        (0.0, 1.0) if fraction else (-math.inf, math.inf),
+        lambda index: float(both[index].mean()),
+        (rows[0], rows[1]),
+    )
 
 
 class _told:

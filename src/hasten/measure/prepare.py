@@ -17,9 +17,9 @@ PROBE_SAMPLES = 8
 def prepare(payload: dict[str, Any], scope: Scope) -> dict[str, Any]:
     """Run the model as brought on a few samples and say what the loop must know.
 
-    `payload`: model, runtime (name), samples (path), labels (bool), metric (or None), output (or None). Returns padding,
-    lengths (of every sample along the variable axis, or None), duplicates (share of samples that repeat an earlier one),
-    metric, output, and the names of the outputs.
+    `payload`: model, runtime (name), samples (path), labels (bool), metric (or None), output (or None). Returns
+    padding, lengths (of every sample along the variable axis, or None), duplicates (share of samples that repeat an
+    earlier one), metric, and output.
     """
     import numpy as np
 
