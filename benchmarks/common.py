@@ -30,7 +30,7 @@ DOWNLOADS = "HASTEN_BENCHMARK_DOWNLOADS"
 
 @dataclass(frozen=True)
 class Goal:
-    """A bound that the figure should reach; `of` says which end of it must: the value, or the worse end of its interval."""
+    """A bound that the figure should reach: its value, or (`of` = "interval") the worse end of its interval."""
 
     op: str
     bound: float
@@ -111,7 +111,7 @@ def arguments(name: str, argv: Sequence[str] | None, *, exhaustive: bool = False
 
 
 def main(name: str, groups: Sequence[Group], options: argparse.Namespace) -> int:
-    """Take the wanted groups one after the other, writing the file after each; the exit status is 0 whatever they find."""
+    """Take the wanted groups one by one, writing the file after each; the exit status is 0 whatever they find."""
     target = options.json or (None if options.quick else RESULTS / f"{name}.json")
     run = Run(options.quick, getattr(options, "exhaustive", False))
     known = [figure for group in groups for figure in group.units]

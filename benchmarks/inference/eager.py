@@ -8,14 +8,15 @@ from typing import Any
 
 
 def open(payload: dict[str, Any], scope: Any) -> dict[str, Any]:
-    """Load fp32 weights with scaled-dot-product attention and warm up. `payload`: folder, samples, indices, threads, batch."""
+    """Load fp32 weights with fused attention, and warm up. `payload`: folder, samples, indices, threads, batch."""
     import torch
     import transformers
 
     from hasten.data import SampleSet
 
-    transformers.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
+    logging: Any = transformers.utils.logging
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
     torch.set_num_threads(payload["threads"])
     samples = SampleSet.open(Path(payload["samples"]))
     model = transformers.AutoModel.from_pretrained(payload["folder"], attn_implementation="sdpa", dtype=torch.float32)

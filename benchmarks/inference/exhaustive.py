@@ -90,9 +90,8 @@ def search(run: Run, name: str, found: Optimised) -> None:
 
 def _best(run: Run, lab: LocalLab, baseline: Trial, trials: list[Trial]) -> dict[str, Any]:
     """The quickest recipe that holds when it is confirmed: what shares its outputs with one that does not is out."""
-    ranked = sorted(
-        (t for t in trials if t.status in ("ok", "undecided") and t.speedup is not None), key=lambda t: -t.speedup.value
-    )
+    held = [t for t in trials if t.status in ("ok", "undecided")]
+    ranked = sorted(held, key=lambda t: -t.speedup.value if t.speedup else 0.0)
     while ranked:
         run.say("racing the finalists")
         finalists = ranked[:FINALISTS]

@@ -26,13 +26,13 @@ GRAIN = 32
 """Lines are filled up to a multiple of this many pixels, so that some share a width."""
 LINES = 480
 MAX_DROP = "1pt"
-WORDS = (
-    "the invoice of order total amount paid due date number account street city north avenue phone email receipt cash "
-    "card tax net gross item quantity price each discount thank you for shopping with us open daily from until please "
-    "keep this ticket valid one adult child return single platform train gate seat flight boarding time closes exit "
-    "no smoking parking caution wet floor private property sale new fresh bread coffee milk sugar salt water energy "
-    "contains may traces nuts store in dry place best before batch made by warning do not cover read instructions"
-).split()
+WORDS = """
+the invoice of order total amount paid due date number account street city north avenue phone email receipt cash
+card tax net gross item quantity price each discount thank you for shopping with us open daily from until please
+keep this ticket valid one adult child return single platform train gate seat flight boarding time closes exit
+no smoking parking caution wet floor private property sale new fresh bread coffee milk sugar salt water energy
+contains may traces nuts store in dry place best before batch made by warning do not cover read instructions
+""".split()  # noqa: SIM905
 
 
 def speedup(run: Run) -> Mapping[str, Taken]:
