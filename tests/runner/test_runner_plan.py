@@ -84,9 +84,14 @@ def test_samples_of_one_shape_run_in_order_of_arrival(count, batch, static):
         assert batches[-1].size == batch
 
 
-def test_longest_batches_run_first_when_sorted():
-    batches = plan([3, 9, 1, 7, 5], 5, RunnerSettings(2, sort=True), can_pad=True)
-    assert [(b.indices, b.length) for b in batches] == [((1,), 9), ((4, 3), 7), ((2, 0), 3)]
+def test_longest_batches_run_first_when_sorted_and_the_odd_one_stands_where_it_pads_least():
+    def sorted_in_pairs(lengths):
+        batches = plan(lengths, len(lengths), RunnerSettings(2, sort=True), can_pad=True)
+        return [([lengths[i] for i in batch.indices], batch.length) for batch in batches]
+
+    assert sorted_in_pairs([3, 9, 1, 7, 5]) == [([7, 9], 9), ([3, 5], 5), ([1], 1)]
+    assert sorted_in_pairs([8, 8, 5, 1, 1]) == [([8, 8], 8), ([5], 5), ([1, 1], 1)]
+    assert sorted_in_pairs([2, 2, 1]) == [([2, 2], 2), ([1], 1)]
 
 
 def test_rows_follow_the_tokens_of_a_bucket():

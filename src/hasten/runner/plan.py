@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import accumulate
 from typing import Any, Literal
 
 from hasten.errors import InvalidInput
@@ -95,16 +96,36 @@ def plan(
         ]
     if settings.form == "bucket":
         return _bucketed(lengths, settings, fixed_rows)
-    order = sorted(range(count), key=lambda i: lengths[i]) if settings.sort else list(range(count))
-    rows = fixed_rows or settings.batch
+    rows, filled = fixed_rows or settings.batch, fixed_rows is not None
     if settings.static:
+        order = sorted(range(count), key=lambda i: -lengths[i]) if settings.sort else list(range(count))
         return _chunks(order, max(lengths), rows, True)
-    batches = [
+    if settings.sort:
+        return _sorted(lengths, rows, filled)
+    return [
         Batch(batch.indices, max(lengths[i] for i in batch.indices), batch.size)
-        for batch in _chunks(order, None, rows, fixed_rows is not None)
+        for batch in _chunks(range(count), None, rows, filled)
     ]
-    # Sorted, the odd batch holds the longest samples, which pads least, and runs first: the last to finish is short.
-    return batches[::-1] if settings.sort else batches
+
+
+def _sorted(lengths: Sequence[int], rows: int, filled: bool) -> list[Batch]:
+    """Batches of like lengths, longest first: the last to finish are short, and buffers grow once.
+
+    The odd batch stands where it pads least among all: no other plan with batches of these sizes pads less.
+    """
+    order = sorted(range(len(lengths)), key=lambda i: lengths[i])
+    full, odd = divmod(len(order), rows)
+    if odd and not filled:
+        # Tokens of the full batches below each place, and of those above it, which then lie `odd` samples higher.
+        below = [0, *accumulate(rows * lengths[order[(n + 1) * rows - 1]] for n in range(full))]
+        above = [0, *accumulate(rows * lengths[order[-1 - n * rows]] for n in range(full))]
+        costs = [below[n] + odd * lengths[order[n * rows + odd - 1]] + above[full - n] for n in range(full + 1)]
+        cut = costs.index(min(costs)) * rows
+    else:
+        cut = full * rows
+    parts = [order[:cut], order[cut : cut + odd], order[cut + odd :]]
+    chunks = [batch.indices for part in parts for batch in _chunks(part, None, rows, filled)]
+    return [Batch(chunk, lengths[chunk[-1]], rows if filled else len(chunk)) for chunk in reversed(chunks)]
 
 
 def _bucketed(lengths: Sequence[int], settings: RunnerSettings, fixed_rows: int | None) -> list[Batch]:
