@@ -95,6 +95,16 @@ def test_samples_that_no_single_axis_explains_are_not_padded(tmp_path, shapes, w
     assert verify(padding, None, samples) == padding
 
 
+def test_a_model_that_takes_one_row_is_padded_row_by_row(tmp_path):
+    model, samples = text_model(tmp_path, rows=1), sentences([3, 9, 5])
+    padding = verify(infer(model.signature, samples), runs(model), samples)
+    assert padding.verified
+    runner = {"form": "bucket", "buckets": [4, 10], "static": True}
+    for runtime in ("onnxruntime", "openvino"):
+        with open_on(model, runtime, runner, padding) as opened:
+            assert_same(opened.run(samples), alone(model, samples))
+
+
 def test_a_longer_axis_may_lie_inside(tmp_path):
     """Images of different widths through a convolution that is as wide as the image."""
     weight = np.ones((2, 1, 1, 1), np.float32)

@@ -87,7 +87,7 @@ def verify(padding: Padding, run: Run, samples: Sequence[Sample], tolerance: flo
     for values in product(*choices):
         tried = replace(padding, values=dict(zip(names, values, strict=True)), outputs=outputs)
         try:
-            together = run(stack(picked, tried, lengths[-1]))
+            together = _padded(run, picked, tried, lengths[-1])
         except Exception as error:  # a model may refuse the value itself, such as a token number out of range
             reason = f"the padded batch does not run: {error}"
             continue
@@ -113,6 +113,17 @@ def stack(samples: Sequence[Sample], padding: Padding, length: int) -> dict[str,
             row[(slice(None),) * padding.axis + (slice(sample[name].shape[padding.axis]),)] = sample[name]
         batch[name] = rows
     return batch
+
+
+def _padded(run: Run, samples: Sequence[Sample], padding: Padding, length: int) -> Mapping[str, np.ndarray]:
+    """Outputs of the samples padded to `length`: in one batch, or one by one for a model that takes no more."""
+    import numpy as np
+
+    try:
+        return run(stack(samples, padding, length))
+    except Exception:
+        rows = [run(stack([sample], padding, length)) for sample in samples]
+        return {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
 
 
 class _Unpaddable(Exception):

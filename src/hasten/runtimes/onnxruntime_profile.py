@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Mapping
@@ -47,10 +48,19 @@ def times(events: list[dict[str, Any]], outputs: Mapping[str, tuple[str, ...]]) 
         spent[name] += event["dur"]
         about[name] = event.get("args", {})
     found = [
-        OperatorTime(name, about[name].get("op_name", ""), total / count, _executed(about[name]), outputs.get(name, ()))
+        OperatorTime(
+            name, about[name].get("op_name", ""), total / count, _executed(about[name]), _sources(name, outputs)
+        )
         for name, total in spent.items()
     ]
     return sorted(found, key=lambda operator: -operator.microseconds)
+
+
+def _sources(name: str, outputs: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    """What a node comes from: fusion appends to the name of a node, or of its output where the layout changes too."""
+    root = re.sub(r"(_nchwc|/\w*Fusion\w*/?)$", "", name)
+    own = [output for output in outputs.get(name, ()) if not output.startswith("reorder_token")]
+    return tuple(dict.fromkeys([*([root] if root != name else []), *own]))
 
 
 def _executed(args: Mapping[str, Any]) -> str:
