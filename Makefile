@@ -1,0 +1,57 @@
+# Two commands do all the set-up: `make demo` and `make test`. Both install into .venv with the versions of constraints.txt.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint types layers tests format clean
+
+help:
+	@echo "make demo     install the core into $(VENV) and make a real model faster"
+	@echo "make test     install everything and run what CI runs: lint, types, layers, tests"
+	@echo "make format   format the code"
+	@echo "make clean    remove $(VENV) and every cache"
+
+demo: $(VENV)/core
+	$(BIN)/hasten demo
+
+test: $(VENV)/full
+	@$(MAKE) --no-print-directory lint types layers tests
+
+lint: $(VENV)/full
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/full
+	$(BIN)/mypy
+
+layers: $(VENV)/full
+	$(BIN)/lint-imports
+
+tests: $(VENV)/full
+	$(BIN)/pytest -n 2
+
+format: $(VENV)/full
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "error: hasten needs Python 3.11 or newer: make PYTHON=python3.11 ..." >&2; exit 2; }
+	@$(PYTHON) -m venv $(VENV) || \
+		{ rm -rf $(VENV); echo "error: $(PYTHON) cannot make a virtual environment: apt-get install python3-venv" >&2; exit 2; }
+
+$(VENV)/core: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "installing the core into $(VENV) (about a minute)"
+	@$(PIP) --editable .
+	@touch $@
+
+$(VENV)/full: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "installing everything into $(VENV) (some minutes)"
+	@$(PIP) --editable '.[all,dev]'
+	@touch $@ $(VENV)/core
+
+clean:
+	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
