@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import platform
 import subprocess
@@ -155,10 +156,11 @@ def take(group: Group, run: Run) -> dict[str, dict[str, Any]]:
 
 def row(taken: Taken, unit: str, goal: Goal | None) -> dict[str, Any]:
     """A figure as the JSON file has it; `met` is None where there is no goal or no value."""
+    ci95 = taken.ci95 if taken.ci95 is not None and all(map(math.isfinite, taken.ci95)) else None
     met = None if goal is None or taken.value is None else goal.met(taken.value, taken.ci95)
     return {
         "value": taken.value,
-        "ci95": None if taken.ci95 is None else list(taken.ci95),
+        "ci95": None if ci95 is None else list(ci95),
         "unit": unit,
         "goal": None if goal is None else str(goal),
         "met": met,

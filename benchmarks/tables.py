@@ -1,0 +1,88 @@
+"""Rewrites the tables between markers in README.md and docs from benchmarks/results: `python -m benchmarks.tables`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common import RESULTS, ROOT
+
+MARKED = re.compile(r"(<!-- figures:([a-z_]+) -->\n).*?(<!-- /figures -->)", re.DOTALL)
+PAGES = ("README.md", "benchmarks/README.md", "docs/**/*.md")
+UNITS = {"x": "×", "share": "", "pt": " pt", "MB": " MB", "s": " s"}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.tables", description=__doc__)
+    parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 where a table is out of date")
+    options = parser.parse_args(argv)
+    stale = []
+    for path in sorted({path for pattern in PAGES for path in ROOT.glob(pattern)}):
+        before = path.read_text(encoding="utf-8")
+        after = rewritten(before, RESULTS)
+        if after != before:
+            stale.append(path.relative_to(ROOT))
+            if not options.check:
+                path.write_text(after, encoding="utf-8")
+    for path in stale:
+        print(f"{path}: {'out of date: run python -m benchmarks.tables' if options.check else 'rewritten'}")
+    return 1 if options.check and stale else 0
+
+
+def rewritten(page: str, results: Path) -> str:
+    """The page with every marked table made anew; a table whose results do not exist yet says so."""
+
+    def fill(found: re.Match[str]) -> str:
+        path = results / f"{found[2]}.json"
+        if not path.is_file():
+            missing = f"No full run has been stored yet: `python -m benchmarks.{found[2]}` makes one."
+            return f"{found[1]}\n{missing}\n\n{found[3]}"
+        return f"{found[1]}\n{table(json.loads(path.read_text(encoding='utf-8')))}\n{found[3]}"
+
+    return MARKED.sub(fill, page)
+
+
+def table(document: Mapping[str, Any]) -> str:
+    """A result file as a Markdown table, with where it was taken in a line below."""
+    lines = ["| figure | found | 95% interval | goal | |", "|---|---|---|---|---|"]
+    for name, figure in document["figures"].items():
+        met = {True: "met", False: "**not met**", None: ""}[figure["met"]]
+        found, interval = "not taken", ""
+        if figure["value"] is not None:
+            found = f"{number(figure['value'])}{UNITS.get(figure['unit'], ' ' + figure['unit'])}"
+            if figure["ci95"] is not None:
+                interval = " to ".join(number(end) for end in figure["ci95"])
+        goal = (figure["goal"] or "").replace(">=", "≥").replace("<=", "≤")
+        lines.append(f"| `{name}` | {found} | {interval} | {goal} | {met} |")
+    machine = document["machine"]
+    versions = ", ".join(f"{name} {version}" for name, version in document["versions"].items() if name != "hasten")
+    lines += [
+        "",
+        f"Taken on {document['date'][:10]} at commit `{document['commit']}` with `python -m "
+        f"benchmarks.{document['benchmark']}` on {machine['cpus']} cores of an {machine['processor']} "
+        f"({', '.join(machine['instructions'])}); {versions}.",
+        "",
+        "How each was taken:",
+        "",
+        *(f"- `{name}`: {figure['how']}." for name, figure in document["figures"].items()),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def number(value: float) -> str:
+    """Three significant digits, and no more than the size of the number makes sense of.
+
+    >>> number(5.1234), number(847.3), number(0.0512), number(0.0)
+    ('5.12', '847', '0.0512', '0')
+    """
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
