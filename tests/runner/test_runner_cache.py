@@ -22,6 +22,16 @@ def test_repeated_samples_are_answered_without_running(tmp_path):
         assert (runner.cache_hits, runner.cache_lookups) == (4, 7)
 
 
+def test_a_cleared_cache_counts_from_zero(tmp_path):
+    model, sample = text_model(tmp_path), sentences([4])[0]
+    with open_on(model, cache={"entries": 2}) as runner:
+        runner.run([sample, sample])
+        runner.cache.clear()
+        assert (runner.cache_hits, runner.cache_lookups) == (0, 0)
+        runner.run([sample, sample])
+        assert (runner.cache_hits, runner.cache_lookups) == (1, 2)
+
+
 def test_changing_an_answer_does_not_change_the_next_one(tmp_path):
     model, sample = text_model(tmp_path), sentences([4])[0]
     with open_on(model, cache={"entries": 2}) as runner:

@@ -58,7 +58,7 @@ def open_runner(
     settings = RunnerSettings.from_recipe(recipe.runner)
     if settings.form == "bucket" and padding is not None and not padding.verified:
         raise InvalidInput(f"samples cannot be padded into buckets: {padding.reason}", 'use form = "batch"')
-    return Runner(
+    runner = Runner(
         lambda fixed: chosen.load(model, fixed),
         base,
         settings,
@@ -67,6 +67,8 @@ def open_runner(
         padding,
         response_cache.from_recipe(recipe.cache),
     )
+    runner.load()
+    return runner
 
 
 class Runner:
@@ -150,6 +152,11 @@ class Runner:
 
         self._session(batch, inputs).submit(inputs).add_done_callback(finish)
         return found
+
+    def load(self) -> None:
+        """Load the session now, unless shapes are fixed: those are known when their samples come."""
+        if not self.settings.static:
+            self._session(None, {})
 
     def warm(self, samples: Sequence[Sample]) -> None:
         """Load every session that `samples` need, and run each shape once."""
@@ -290,9 +297,9 @@ class Runner:
         _, batches, lengths = self._plan([sample])
         return batches[0], lengths
 
-    def _session(self, batch: Batch, inputs: Mapping[str, np.ndarray]) -> Session:
+    def _session(self, batch: Batch | None, inputs: Mapping[str, np.ndarray]) -> Session:
         key = None
-        if self.settings.static:
+        if self.settings.static and batch is not None:
             key = (batch.size, tuple((name, array.shape) for name, array in inputs.items()))
         session = self._sessions.get(key)
         if session is None:
