@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from hasten.errors import InvalidInput
 from hasten.events import Event, OnEvent, ignore
 from hasten.goal import Goal, parse_seconds
-from hasten.measurement import Measurement
+from hasten.measurement import Figure, Measurement
 from hasten.recipe import Recipe
 from hasten.study import Study
 from hasten.variant import Variant
@@ -159,7 +159,7 @@ def bench(
     seed: int = 0,
     on_event: OnEvent = ignore,
 ) -> Bench:
-    """Latency percentiles, throughput, memory, energy, cost and carbon of a model or a bundle in one MLPerf scenario."""
+    """Latency, throughput, memory, energy, cost and carbon of a model or a bundle in one of MLPerf's scenarios."""
     from hasten.isolate import Limits, Worker
     from hasten.measure.summary import summarise_bench
 
@@ -291,12 +291,17 @@ def optimize(
 ) -> Study:
     """Run the whole loop and, with `out`, ship the winner.
 
-    Raises `GateRefused` where no variant and not even the model as brought satisfies `where`; the study is stored all the same.
+    Raises `GateRefused` where no variant and not even the model as brought satisfies `where`; the study is stored all
+    the same.
     """
     from hasten.lab.store import Store
     from hasten.search.optimize import optimize, plan
 
     wanted = Goal.parse(goal, max_drop, tuple(where), _seconds(budget))
+    if scenario not in (None, "single-stream", "offline"):
+        raise InvalidInput(
+            f"optimize judges single-stream and offline, not {scenario!r}", "see the others with hasten bench"
+        )
     if out is not None:
         from hasten.bundle import check_target
 
@@ -348,7 +353,7 @@ def propose(
     preprocess: str | None = None,
     on_event: OnEvent = ignore,
 ) -> list[Proposal]:
-    """What `optimize` would try first and why: `--dry-run`. Runs the model as brought once, and trains or builds nothing."""
+    """What `optimize` would try first and why: `--dry-run`. Runs the model as brought once, and builds nothing."""
     from hasten.search.optimize import plan, suggest
 
     wanted = Goal.parse(goal, max_drop)

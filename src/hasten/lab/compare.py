@@ -1,4 +1,4 @@
-"""Compares two subjects fairly: alternating rounds in separate workers, the ratio with its interval, quality beside it."""
+"""Compares two subjects fairly: alternating rounds in separate workers, the ratio with its interval, and quality."""
 
 from __future__ import annotations
 

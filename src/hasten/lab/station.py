@@ -73,7 +73,7 @@ class Station:
 
     def resident(self, figure: str) -> float:
         """Megabytes of the model's files, or of the worker at its peak."""
-        return (self.size_bytes if figure == "size_mb" else self.worker.peak_memory_bytes) / 1e6
+        return (self.size_bytes if figure == "size_mb" else self.worker.peak_memory_bytes or 0) / 1e6
 
     def __enter__(self) -> Station:
         return self

@@ -29,7 +29,7 @@ from hasten.variant import Variant
 from hasten.workload import Split, Workload
 
 ROUND_S = 0.5
-"""A round of the baseline should take about this long: short rounds follow the machine's drift, long ones hide jitter."""
+"""A round of the baseline takes about this long: short rounds follow the machine's drift, long ones hide jitter."""
 SCENE_OFFLINE = 256
 SCENE_SINGLE = 64
 SCREEN_ROUNDS = 5
@@ -39,6 +39,7 @@ QUALITY_S = 6.0
 VERIFY_SHARE = 0.4
 VERIFY_S = 10.0
 """Of the time to confirm, at most this share, or this long, goes to the baseline's outputs on verification samples."""
+RESIDENT_AGAIN = 2
 ONE = Figure(1.0, "x", "measured", (1.0, 1.0))
 
 
@@ -52,6 +53,7 @@ class Lab(Protocol):
     def race(self, recipes: Sequence[Recipe], budget_s: float) -> dict[str, Figure]: ...
     def confirm(self, trial: Trial, beside: Sequence[Trial], budget_s: float) -> list[Trial]: ...
     def operators(self, recipe: Recipe) -> list[dict[str, Any]]: ...
+    def profile(self, recipe: Recipe) -> dict[str, Any]: ...
     def close(self) -> None: ...
 
 
@@ -223,8 +225,8 @@ class LocalLab:
     def confirm(self, trial: Trial, beside: Sequence[Trial], budget_s: float) -> list[Trial]:
         """Fresh workers, fresh rounds and the verification samples, for the winner and the baselines beside it.
 
-        The first of `beside` is the model as brought. Returns every one of them again, measured anew, in that order with
-        the winner last, whose status says whether it holds.
+        The first of `beside` is the model as brought. Returns every one of them again, measured anew, in that order
+        with the winner last, whose status says whether it holds.
         """
         start = self.clock()
         brought, *others = beside
@@ -257,7 +259,10 @@ class LocalLab:
                 if each is not brought:
                     path = station.outputs(indices, self._outputs_path(each.recipe, "verification"))
                     verdict = self._evaluate(expected, path, indices)
-                    speedup = self.settled(result.ratios[each.id], stations[0], station)
+                    if each is trial and self.goal.figure in RESIDENT:
+                        speedup = self._resident_again(stations[0], station, (brought.recipe, each.recipe))
+                    else:
+                        speedup = self.settled(result.ratios[each.id], stations[0], station)
                     quality = as_quality(verdict)
                     status, reason = self._final(speedup, verdict, figures)
                 confirmed.append(
@@ -291,7 +296,7 @@ class LocalLab:
         return "ok", ""
 
     def _latencies(self, stations: Sequence[Station]) -> dict[str, list[float]]:
-        """Single-stream latencies, taken in turns, for goals whose rounds do not give them but whose bounds need them."""
+        """Single-stream latencies, taken in turns, where bounds need them and rounds do not give them."""
         if self.workload.scenario == "single-stream":
             return {}
         if not any(c.figure.startswith("latency_ms") for c in self.goal.where):
@@ -328,6 +333,13 @@ class LocalLab:
         with self._open(recipe, self._scene) as station:
             return station.operators()
 
+    def profile(self, recipe: Recipe) -> dict[str, Any]:
+        """Where the time of this recipe goes, as `hasten profile` writes it."""
+        from hasten.diagnose.profile import profile
+
+        limits = Limits(self.memory_bytes, 300, self.device.cpus or None)
+        return profile(self.build(recipe), recipe, self.workload, self.device, limits=limits).to_json()
+
     def figures(self, station: Station, latencies_ms: Sequence[float] | None = None) -> dict[str, Figure]:
         return summarise(
             station.rounds,
@@ -340,11 +352,28 @@ class LocalLab:
     def settled(self, raced: Figure | None, baseline: Station, station: Station, error: str | None = None) -> Figure:
         """The goal's improvement: what the rounds gave, or, for memory and size, what the processes came to."""
         if self.goal.figure in RESIDENT:
-            value = self.goal.ratio(baseline.resident(self.goal.figure), station.resident(self.goal.figure))
-            return Figure(value, "x", "measured: one process each", (value, value))
+            return self._resident([baseline], [station])
         if raced is None:
             raise Failed(error or "nothing was raced")
         return raced
+
+    def _resident(self, baselines: Sequence[Station], stations: Sequence[Station]) -> Figure:
+        """The ratio of medians over processes, and between the least and the largest that any two of them give."""
+        before = sorted(each.resident(self.goal.figure) for each in baselines)
+        after = sorted(each.resident(self.goal.figure) for each in stations)
+        value = self.goal.ratio(before[len(before) // 2], after[len(after) // 2])
+        ends = (self.goal.ratio(before[0], after[-1]), self.goal.ratio(before[-1], after[0]))
+        return Figure(value, "x", f"measured: {len(after)} processes each, with their range", ends)
+
+    def _resident_again(self, baseline: Station, station: Station, recipes: tuple[Recipe, Recipe]) -> Figure:
+        """Memory differs from process to process: open both twice more, run a round, and take all three."""
+        sides: list[list[Station]] = [[baseline], [station]]
+        for _ in range(RESIDENT_AGAIN if self.goal.figure == "peak_memory_mb" else 0):
+            for side, recipe in zip(sides, recipes, strict=True):
+                with self._open(recipe, self.split.verification[: max(1, len(self._scene))]) as fresh:
+                    fresh.round()
+                side.append(fresh)
+        return self._resident(*sides)
 
     def _evaluate(self, expected: Path, path: Path, indices: Sequence[int]) -> dict[str, Any]:
         answer: dict[str, Any] = run(
@@ -380,8 +409,11 @@ class LocalLab:
         return Station.open(recipe.id, worker, payload, self.goal, self.tariff, size, self._repeat)
 
     def _started(self) -> tuple[Station, Recipe]:
+        """The baseline's station, opened again if its worker was lost, and its recipe."""
         if self._reference is None or self._baseline is None:
             raise Failed("the lab was used before it was started")
+        if not self._reference.worker.alive:
+            self._reference = self._stack.enter_context(self._open(self._baseline, self._scene))
         return self._reference, self._baseline
 
     def _outputs_path(self, recipe: Recipe, stage: str) -> Path:

@@ -1,8 +1,8 @@
 """The protocol of levers: `propose` recipes worth trying, and `apply` a step to a variant.
 
 Order of calls: the search gathers what `needs` names, builds a `Case`, and calls `propose` in its own process: it is
-pure, quick, and imports no heavy library. If a proposed recipe has steps, `apply` is called for each in order, in a worker
-process, where a lever may import what it wraps; it writes its files under `case.workdir` and nowhere else.
+pure, quick, and imports no heavy library. If a proposed recipe has steps, `apply` is called for each in order, in a
+worker process, where a lever may import what it wraps; it writes its files under `case.workdir` and nowhere else.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ class Proposal:
 class Case:
     """What a lever may look at.
 
-    `operators` is the model's arithmetic for the workload's typical batch (empty where it is not known); `profile` maps
-    an operator kind to its share of time in the trial of `recipe`, or of its nearest measured ancestor; `lengths` are the
-    variable-axis sizes of the selection samples (empty when fixed); `trials` is what is known so far; `sensitivity` is the
-    table of `levers.sensitivity`, once measured.
+    `operators` is the model's arithmetic for a typical sample (empty where it is not known); `profile` maps an operator
+    kind to its share of time in the trial of `recipe`, or of its nearest measured ancestor; `lengths` are the samples'
+    sizes along the variable axis (empty when fixed), `duplicates` the share of them that repeat an earlier one; `trials`
+    is what is known so far; `sensitivity` is the table of `levers.sensitivity`, once measured.
     """
 
     workload: Workload
