@@ -63,12 +63,7 @@ class ProfileReport:
                 {
                     "lever": p.lever,
                     "recipe": p.recipe.to_json(),
-                    "gain": {
-                        "value": p.gain.factor,
-                        "ci95": None,
-                        "unit": "x",
-                        "source": f"estimated: {p.gain.source}",
-                    },
+                    "gain": Figure(p.gain.factor, "x", f"estimated: {p.gain.source}").to_json(),
                     "why": p.why,
                 }
                 for p in self.suggestions

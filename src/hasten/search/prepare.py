@@ -43,7 +43,7 @@ def prepare(
     cpus: Sequence[int] | None = None,
     on_progress: Callable[[float | None, str], None] | None = None,
 ) -> Prepared:
-    """Load the model, read the samples, verify padding, choose a metric. Raises `InvalidInput` for whatever is wrong."""
+    """Load the model, read the samples, verify padding, choose a metric; `InvalidInput` for whatever is wrong."""
     if scenario not in SCENARIOS or scenario == "train":
         raise InvalidInput(f"unknown scenario {scenario!r}", f"use one of: {', '.join(SCENARIOS[:-1])}")
     loaded = model if isinstance(model, Model) else formats.load(model)
