@@ -160,7 +160,7 @@ def of_one_shape(batches: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]
 def _reader(batches: Iterable[Mapping[str, Any]]) -> Any:
     from onnxruntime.quantization import CalibrationDataReader
 
-    class Reader(CalibrationDataReader):  # type: ignore[misc]
+    class Reader(CalibrationDataReader):
         def __init__(self) -> None:
             self.left = iter(batches)
 

@@ -1,0 +1,291 @@
+"""Sensitivity-guided precision: measures what each group of operators loses and wins in INT8, keeps the fragile."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from hasten.errors import Failed, InvalidInput
+from hasten.levers import assignment as choose
+from hasten.levers.base import Case, Need, Prediction, Proposal, SettingsLever
+from hasten.levers.calibration import calibration_batches, with_batch_axis
+from hasten.levers.fidelity import allowed_loss, kind_of, losses, of_outputs
+from hasten.levers.int8 import DEFAULTS
+from hasten.levers.keep import patterns_for, plain
+from hasten.levers.modelfile import fresh_folder, options_of, part_of
+from hasten.levers.prediction import default_runtime, precision_of, quantises, runtime_of
+from hasten.recipe import Recipe, Step
+from hasten.variant import Variant
+
+if TYPE_CHECKING:
+    from hasten.isolate import Scope
+    from hasten.runtimes import OperatorTime
+
+SCHEMA = "hasten.sensitivity/1"
+CALIBRATION_SAMPLES = 50
+MOST_SAMPLES = 200
+SECONDS_OF_RUNS = 30.0
+"""All passes over the samples together take about this long; slow models are judged on fewer samples."""
+
+ALLOWANCES = (1.0, 2.0, 0.5)
+"""Multiples of the allowed drop to aim at: changed answers are not all for the worse, and the model may be wrong."""
+
+
+class Sensitivity(SettingsLever):
+    """Proposes recipes with an `int8` step whose `keep` names the fragile operators: the recipe is the whole truth."""
+
+    name = "sensitivity"
+    needs = frozenset({Need.CALIBRATION, Need.SENSITIVITY})
+
+    def refuse(self, case: Case) -> str | None:
+        table = case.sensitivity
+        if table is None:
+            return "the sensitivity of operators has not been measured: full INT8 kept the quality, or was not tried"
+        if quantises(case.recipe):
+            return "the recipe quantises already"
+        if table["runtime"] != runtime_of(case):
+            return f"the sensitivity was measured on {table['runtime']}"
+        return None
+
+    def propose(self, case: Case) -> Iterable[Proposal]:
+        table = case.sensitivity
+        if table is None or self.refuse(case):
+            return
+        seen: set[tuple[str, ...]] = set()
+        found = []
+        for assignment, why in self._assignments(case, table):
+            kept = tuple(choose.kept(assignment))
+            if kept in seen or not kept or len(kept) == len(table["groups"]):
+                continue  # full INT8 is the int8 lever's, and nothing in INT8 is no proposal
+            seen.add(kept)
+            found.append(Proposal(recipe_of(case.recipe, table, assignment), _gain(table, assignment), why, self.name))
+        yield from sorted(found, key=lambda proposal: -proposal.gain.factor)
+
+    def _assignments(self, case: Case, table: Mapping[str, Any]) -> Iterable[tuple[choose.Assignment, str]]:
+        allowed = allowed_by(case, table)
+        if allowed <= 0:
+            return
+        for multiple in ALLOWANCES:
+            assignment = choose.solve(table, multiple * allowed)
+            kept = len(choose.kept(assignment))
+            yield assignment, f"INT8 but for the {kept} of {len(table['groups'])} operator groups that lose the most"
+        yield from self._repaired(case, table, allowed)
+
+    def _repaired(
+        self, case: Case, table: Mapping[str, Any], allowed: float
+    ) -> Iterable[tuple[choose.Assignment, str]]:
+        """What to try after such a recipe lost too much: the prediction was wrong by a factor that is now known."""
+        for trial in case.trials:
+            if not trial.reason.startswith("quality") or trial.measurement.quality is None:
+                continue
+            failed = _assignment_in(trial.recipe, table)
+            if failed is None or not choose.kept(failed):
+                continue
+            seen = _fraction(trial.measurement.quality.drop.value, case.goal.max_drop.unit)
+            measured = allowed_loss(table["kind"], max(seen, 0.0), _pairs(table))
+            tighter = choose.repair(table, failed, measured, allowed)
+            if tighter is not None:
+                yield tighter, "the last choice lost more than predicted: keep more operators"
+
+
+def allowed_by(case: Case, table: Mapping[str, Any]) -> float:
+    """The loss that corresponds to the goal's allowed drop."""
+    drop = case.goal.max_drop
+    return allowed_loss(table["kind"], _fraction(drop.amount, drop.unit), _pairs(table))
+
+
+def recipe_of(recipe: Recipe, table: Mapping[str, Any], assignment: Mapping[str, str]) -> Recipe:
+    """`recipe` with the INT8 step that this assignment means."""
+    keep: list[str] = []
+    level = "int8"
+    quantised = [n for g in table["groups"] if assignment[g["name"]] == level for n in g["nodes"]]
+    for group in table["groups"]:
+        if assignment[group["name"]] != level:
+            keep += patterns_for(group["nodes"], quantised, group["name"] if len(group["nodes"]) > 1 else "")
+    return recipe.with_step(Step("int8", {**table["options"], "keep": list(dict.fromkeys(keep))}))
+
+
+def measure(payload: Mapping[str, Any], scope: Scope) -> dict[str, Any]:
+    """The table, as plain data (a worker function).
+
+    `payload`: case; before (the variant without the INT8 step); quantised (the variant with it); step (that step).
+    """
+    case = Case.from_json(payload["case"])
+    before, quantised = Variant.from_json(payload["before"]), Variant.from_json(payload["quantised"])
+    step = Step.from_json(payload["step"])
+    model = part_of(before, step)
+    runtime = str(case.recipe.runtime.get("name") or default_runtime(model.format))
+    if runtime not in DEFAULTS:
+        raise InvalidInput(f"sensitivity cannot be measured on {runtime}", f"use one of: {', '.join(DEFAULTS)}")
+    options = options_of(step, dict(DEFAULTS[runtime]))
+    batches = list(calibration_batches(case, model.signature, min(CALIBRATION_SAMPLES, int(options["samples"]))))
+    folder = fresh_folder(case.workdir, "sensitivity")
+    scope.progress(None, "quantising every operator")
+    try:
+        graph = _graph(runtime, model, batches, options, folder)
+        if not graph.groups:
+            raise Failed("no operator of the model was quantised")
+        losses_of = _losses(graph, case, model.signature, scope)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    scope.progress(None, "timing every operator")
+    base, fast, other = _times(case, runtime, model, part_of(quantised, step), graph)
+    level = precision_of(case)
+    return {
+        "schema": SCHEMA,
+        "runtime": runtime,
+        "levels": [level, "int8"],
+        "kind": losses_of["kind"],
+        "samples": losses_of["samples"],
+        "options": {name: value for name, value in step.options.items() if name != "keep"},
+        "full": losses_of["full"],
+        "other_us": {level: other[0], "int8": other[1]},
+        "groups": [
+            {
+                "name": plain(group.name),
+                "nodes": list(dict.fromkeys(plain(name) for name in group.nodes)),
+                "loss": {level: 0.0, "int8": losses_of["groups"][group.name][0]},
+                "seen": losses_of["groups"][group.name][1],
+                "time_us": {level: base[group.name], "int8": fast[group.name]},
+            }
+            for group in graph.groups
+        ],
+    }
+
+
+def _graph(runtime: str, model: Any, batches: Sequence[Any], options: Mapping[str, Any], folder: Any) -> Any:
+    if runtime == "openvino":
+        from hasten.levers.sensitivity_openvino import OpenVinoGraph
+
+        return OpenVinoGraph(model, batches, options)
+    from hasten.levers.sensitivity_onnx import OnnxGraph
+
+    return OnnxGraph(model, batches, options, folder)
+
+
+def _losses(graph: Any, case: Case, signature: Any, scope: Scope) -> dict[str, Any]:
+    """Loss and seen drop of each group alone, and of all together."""
+    kind = kind_of(case.workload.metric)
+    indices = (*case.split.selection, *case.split.calibration)[:MOST_SAMPLES]
+    samples = calibration_batches(case, signature, 1).samples
+    batches = [with_batch_axis(samples[i], signature) for i in indices]
+    # The commonest shapes first: a new shape costs every one of the compiled models its preparation.
+    shapes = [tuple(array.shape for array in batch.values()) for batch in batches]
+    batches = [batches[i] for i in sorted(range(len(batches)), key=lambda i: (-shapes.count(shapes[i]), shapes[i]))]
+    run = graph.reference()
+    run(batches[0])
+    start = perf_counter()
+    reference: list[Any] = []
+    share = SECONDS_OF_RUNS / (len(graph.groups) + 2)
+    for batch in batches:
+        reference.append(of_outputs(run(batch), case.workload.output))
+        if perf_counter() - start > share:
+            break
+    batches = batches[: len(reference)]
+
+    def lost(group: Any) -> tuple[float, float]:
+        run = graph.only(group)
+        return losses(kind, reference, [of_outputs(run(batch), case.workload.output) for batch in batches])
+
+    full = lost(None)
+    found = {}
+    for number, group in enumerate(graph.groups):
+        scope.progress(number / len(graph.groups), f"sensitivity of {plain(group.name)}")
+        found[group.name] = lost(group)
+    return {"kind": kind, "samples": len(batches), "full": {"loss": full[0], "seen": full[1]}, "groups": found}
+
+
+def _times(
+    case: Case, runtime_name: str, before: Any, quantised: Any, graph: Any
+) -> tuple[dict[str, float], dict[str, float], tuple[float, float]]:
+    """Microseconds of each group at the recipe's precision and in INT8, and of what belongs to no group."""
+    from hasten.runtimes import Settings, runtime
+
+    settings = Settings.from_recipe(case.recipe.runtime)
+    samples = calibration_batches(case, before.signature, len(case.split.calibration))
+    typical = sorted(range(len(samples)), key=lambda i: sum(a.size for a in samples[i].values()))[len(samples) // 2]
+    rows = min(32, int(case.recipe.runner.get("batch", 1)))
+    batch = with_batch_axis(samples.samples[samples.indices[typical]], before.signature, rows)
+    found = []
+    for model in (before, quantised):
+        session = runtime(runtime_name).load(model, settings)
+        try:
+            found.append(attributed(session.operators(batch), graph.groups, graph.owner))
+        finally:
+            session.close()
+    (base, base_other), (fast, fast_other) = found
+    if not sum(base.values()):
+        raise Failed(f"the profile of {runtime_name} names none of the model's operators")
+    matched = [name for name in base if fast[name] > 0]
+    ratio = sum(fast[n] for n in matched) / (sum(base[n] for n in matched) or 1.0)
+    fast = {name: fast[name] or base[name] * min(1.0, ratio or 1.0) for name in base}
+    return base, fast, (base_other, fast_other)
+
+
+_ADDED = ("_DequantizeLinear_Output", "_QuantizeLinear_Output", "_QuantizeInput", "_quantized", "_quant")
+
+
+def attributed(
+    times: Iterable[OperatorTime], groups: Sequence[Any], owner: Mapping[str, str]
+) -> tuple[dict[str, float], float]:
+    """Microseconds by group, from the names that each executed operator stands for, and the rest.
+
+    An executed operator with heavy ones inside belongs to their groups, in equal parts; else to the owners of the rest.
+    """
+    spent = {group.name: 0.0 for group in groups}
+    heavy = {plain(name): group.name for group in groups for name in group.heavy}
+    owners = {plain(name): group for name, group in owner.items()}
+    other = 0.0
+    for time in times:
+        names = [_original(name) for name in (*time.sources, time.name)]
+        mine = {heavy[n] for n in names if n in heavy} or {owners[n] for n in names if n in owners}
+        for name in mine:
+            spent[name] += time.microseconds / len(mine)
+        if not mine:
+            other += time.microseconds
+    return spent, other
+
+
+def _original(name: str) -> str:
+    name = plain(name)
+    for suffix in _ADDED:
+        name = name.removesuffix(suffix)
+    return name
+
+
+def _gain(table: Mapping[str, Any], assignment: Mapping[str, str]) -> Prediction:
+    level = table["levels"][0]
+    slow = choose.time_of(table, {group["name"]: level for group in table["groups"]}) + table["other_us"][level]
+    share = 1 - len(choose.kept(assignment)) / len(table["groups"])
+    other = table["other_us"][level] * (1 - share) + table["other_us"]["int8"] * share
+    quick = choose.time_of(table, assignment) + other
+    return Prediction(
+        slow / quick if quick > 0 else 1.0, "measured: the time of each operator group in both precisions"
+    )
+
+
+def _pairs(table: Mapping[str, Any]) -> list[tuple[float, float]]:
+    singles = [(group["loss"]["int8"], group["seen"]) for group in table["groups"]]
+    return [*singles, (table["full"]["loss"], table["full"]["seen"])]
+
+
+def _fraction(amount: float, unit: str) -> float:
+    """A drop as a fraction: points and per cents of metrics that live between 0 and 1."""
+    return amount / 100.0
+
+
+def _assignment_in(recipe: Recipe, table: Mapping[str, Any]) -> choose.Assignment | None:
+    """The assignment that the recipe's INT8 step means, or None where it has no such step for this runtime."""
+    from fnmatch import fnmatchcase
+
+    step = next((step for step in recipe.steps if step.lever == "int8"), None)
+    if step is None or recipe.runtime.get("name") != table["runtime"]:
+        return None
+    patterns = step.options.get("keep", [])
+    level = table["levels"][0]
+    return {
+        group["name"]: level if any(fnmatchcase(group["nodes"][0], p) for p in patterns) else "int8"
+        for group in table["groups"]
+    }
