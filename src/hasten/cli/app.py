@@ -89,13 +89,15 @@ def _app(command: Command) -> Typer:
 
     import typer
 
+    from hasten.cli import options
+    from hasten.cli.help import HelpfulCommand
+
     module = importlib.import_module(command.module)
     if hasattr(module, "app"):
         return module.app  # type: ignore[no-any-return]
-    app = typer.Typer(
-        add_completion=False, rich_markup_mode="rich", context_settings={"help_option_names": ["-h", "--help"]}
-    )
-    app.command(help=f"{command.help}.\n\n{module.command.__doc__ or ''}".rstrip())(module.command)
+    app = typer.Typer(**options.APP)
+    about = f"{command.help}.\n\n{module.command.__doc__ or ''}".rstrip()
+    app.command(help=about, cls=HelpfulCommand)(module.command)
     return app
 
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.text import Text
 
 from hasten import api
 from hasten.cli import options
 from hasten.cli.screen import Screen
+from hasten.cli.tables import figures_table, notes, sentence
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 
 def command(
@@ -52,8 +58,6 @@ def command(
     quiet: options.Quiet = False,
 ) -> int:
     """The load comes from MLPerf's own LoadGen. Without --scenario: single-stream."""
-    from hasten.cli.tables import bench_report
-
     screen = Screen(json, quiet)
     with screen.watching() as watch:
         found = api.bench(
@@ -78,3 +82,13 @@ def command(
     screen.show(*bench_report(found))
     screen.answer(found.to_json())
     return 0
+
+
+def bench_report(bench: api.Bench) -> Iterator[RenderableType]:
+    load = f"{bench.queries:,} queries in {bench.seconds:.1f} s"
+    yield Text(f"{bench.subject} · {bench.scenario} · {bench.recipe.describe()} · {load}", style="dim")
+    yield Text("")
+    yield figures_table({bench.subject: bench.measurement})
+    if not bench.valid:
+        yield sentence("LoadGen calls this run INVALID: too few queries, or a bound was missed.", "yellow")
+    yield from notes(bench.notes)

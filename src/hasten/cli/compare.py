@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.text import Text
 
 from hasten import api
 from hasten.cli import options
 from hasten.cli.screen import Screen
+from hasten.cli.tables import figures_table, heading, sentence
 from hasten.goal import parse_seconds
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from hasten.lab.compare import Comparison
 
 
 def command(
@@ -43,8 +51,6 @@ def command(
     quiet: options.Quiet = False,
 ) -> int:
     """Rounds alternate, each side in its own process on the same cores; it stops when the interval is narrow enough."""
-    from hasten.cli.tables import comparison_report
-
     screen = Screen(json, quiet)
     with screen.watching(budget_s=None) as watch:
         found = api.compare(
@@ -70,3 +76,12 @@ def command(
     screen.show(*comparison_report(found))
     screen.answer(found.to_json())
     return 0
+
+
+def comparison_report(found: Comparison) -> Iterator[RenderableType]:
+    yield Text("")
+    yield figures_table(dict(found.measurements))
+    lines = found.words()
+    yield heading("Verdict")
+    for place, line in enumerate(lines):
+        yield sentence(line, "bold" if place == 0 else "")

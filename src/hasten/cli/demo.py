@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from rich.table import Table
 
 from hasten import api
-from hasten.cli import options
+from hasten.cli import cells, options
 from hasten.cli.outcome import run
 from hasten.cli.screen import Screen
+from hasten.cli.tables import heading, light, sentence
 from hasten.demo import demo
 from hasten.goal import parse_seconds
 from hasten.measurement import Trial
+from hasten.report.words import runtime_words, say
 from hasten.study import Study
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
 
 def command(
@@ -42,8 +42,6 @@ def command(
     quiet: options.Quiet = False,
 ) -> int:
     """vision: a residual CNN on Fashion-MNIST. text: MiniLM sentence embeddings (needs the hf extra)."""
-    from hasten.cli.tables import heading, sentence
-
     screen = Screen(json, quiet)
     chosen = demo(model)
     bundle = out or Path(f"hasten-demo-{chosen.name}.bundle")
@@ -83,12 +81,8 @@ def command(
     )
 
 
-def in_short(study: Study) -> RenderableType:
+def in_short(study: Study) -> Table:
     """The winner beside the honest baselines: the model as brought, and the same runtime at full precision."""
-    from hasten.cli import cells
-    from hasten.cli.tables import light
-    from hasten.report.words import runtime_words, say
-
     table = light()
     table.add_column("")
     table.add_column("", overflow="fold")

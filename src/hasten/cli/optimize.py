@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.table import Table
 
 from hasten import api
 from hasten.cli import options
 from hasten.cli.outcome import run
 from hasten.cli.screen import Screen
+from hasten.cli.tables import light, sentence
 from hasten.goal import parse_seconds
+from hasten.view.number import ratio
+
+if TYPE_CHECKING:
+    from hasten.levers import Proposal
 
 
 def command(
@@ -106,8 +113,6 @@ def command(
 
 
 def _dry_run(screen: Screen, model: str, data: str | None, common: dict[str, Any]) -> int:
-    from hasten.cli.tables import proposals_table, sentence
-
     with screen.watching() as watch:
         proposals = api.propose(model, data, on_event=watch, **common)
     screen.show(proposals_table(proposals))
@@ -133,3 +138,14 @@ def _dry_run(screen: Screen, model: str, data: str | None, common: dict[str, Any
         }
     )
     return 0
+
+
+def proposals_table(proposals: Sequence[Proposal]) -> Table:
+    table = light(expand=True)
+    table.add_column("Lever", no_wrap=True)
+    table.add_column("Predicted", justify="right", no_wrap=True)
+    table.add_column("Recipe", ratio=2, overflow="fold")
+    table.add_column("Why", ratio=3, style="dim", overflow="fold")
+    for each in proposals:
+        table.add_row(each.lever, ratio(each.gain.factor), each.recipe.describe(), each.why)
+    return table

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+
+APP: dict[str, Any] = {
+    "add_completion": False,
+    "rich_markup_mode": None,
+    "context_settings": {"help_option_names": ["-h", "--help"]},
+}
+"""How every typer application is made: help is ours, and no shell is touched."""
 
 DATA, GOAL, SEARCH, MACHINE, COST, OUTPUT = "Data and quality", "Goal", "Search", "Machine", "Cost and carbon", "Output"
 

@@ -35,21 +35,19 @@ class Outcome:
 
     def show(self, screen: Screen) -> None:
         """Print everything about the study."""
-        from hasten.cli.tables import study_report
+        from hasten.cli.trials import study_report
 
         screen.show(*study_report(self.study, screen.console.width))
 
     def end(self, screen: Screen, more: Sequence[tuple[str, str]] = ()) -> int:
         """Say where things are and what to run now, write the JSON, and return the exit code."""
-        from hasten.cli.tables import next_steps
-
         key = self.study.key[:12]
         steps = [] if self.shipped is None else [("Bundle", str(self.shipped))]
         steps.append(("Study", key))
         if self.interrupted:
             steps.append(("Go on", shlex.join(["hasten", *sys.argv[1:]])))
         steps += more or [("Report", f"hasten report {key}")]
-        screen.show(next_steps(steps))
+        screen.steps(steps)
         screen.answer(self.study.to_json())
         if self.refused is not None:
             from hasten.cli.failures import show

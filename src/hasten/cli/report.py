@@ -31,11 +31,9 @@ def command(
     quiet: options.Quiet = False,
 ) -> int:
     """The page asks for nothing from the network when it is opened."""
-    from hasten.cli.tables import next_steps
-
     screen = Screen(json, quiet)
     target = out or Path(f"hasten-report-{Path(subject).name.partition('.')[0]}.html")
     page = api.report(subject, target, store=store)
-    screen.show(next_steps([("Report", str(page))]))
+    screen.steps([("Report", str(page))])
     screen.answer({"schema": "hasten.report/1", "subject": subject, "path": str(page)})
     return 0

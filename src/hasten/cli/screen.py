@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,6 +55,15 @@ class Screen:
             console.print(*parts, sep="\n")
         console.file.write("".join(f"{line.rstrip()}\n" for line in capture.get().splitlines()))
         console.file.flush()
+
+    def steps(self, steps: Sequence[tuple[str, str]]) -> None:
+        """Where things are and what to run now. These lines are never wrapped or cut, so that they can be copied."""
+        from rich.text import Text
+
+        console, width = self.console, max(len(name) for name, _ in steps)
+        console.print()
+        for name, text in steps:
+            console.print(Text.assemble("  ", (f"{name:<{width}}", "dim"), "  ", text), soft_wrap=True)
 
     def answer(self, data: Mapping[str, Any]) -> None:
         """Write the JSON where `--json` wants it."""

@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.table import Table
 
 from hasten import api
 from hasten.cli import options
+from hasten.cli.help import HelpfulCommand, HelpfulGroup
 from hasten.cli.screen import Screen
+from hasten.cli.tables import light, sentence
 
-app = typer.Typer(
-    add_completion=False,
-    rich_markup_mode="rich",
-    help="The studies in the store: list, show, rm.",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+if TYPE_CHECKING:
+    from hasten.lab.store import Entry
+
+app = typer.Typer(**options.APP, cls=HelpfulGroup, help="The studies in the store.")
 
 Key = Annotated[str, typer.Argument(metavar="STUDY", help="The beginning of its key.", show_default=False)]
 
 
-@app.command("list", help="Every study, the newest first.")
+@app.command("list", cls=HelpfulCommand, help="Every study, the newest first.")
 def list_(store: options.StoreUrl = None, json: options.Json = None, quiet: options.Quiet = False) -> int:
-    from hasten.cli.tables import sentence, studies_table
-
     screen = Screen(json, quiet)
     entries = api.studies(store)
     if entries:
@@ -49,9 +49,9 @@ def list_(store: options.StoreUrl = None, json: options.Json = None, quiet: opti
     return 0
 
 
-@app.command(help="All trials of one study, the choice and why.")
+@app.command(cls=HelpfulCommand, help="All trials of one study, the choice and why.")
 def show(key: Key, store: options.StoreUrl = None, json: options.Json = None, quiet: options.Quiet = False) -> int:
-    from hasten.cli.tables import study_report
+    from hasten.cli.trials import study_report
 
     screen = Screen(json, quiet)
     study = api.study(key, store)
@@ -60,15 +60,13 @@ def show(key: Key, store: options.StoreUrl = None, json: options.Json = None, qu
     return 0
 
 
-@app.command(help="Delete studies from the store.")
+@app.command(cls=HelpfulCommand, help="Delete studies from the store.")
 def rm(
     keys: Annotated[list[str], typer.Argument(metavar="STUDY...", help="Beginnings of keys.", show_default=False)],
     store: options.StoreUrl = None,
     json: options.Json = None,
     quiet: options.Quiet = False,
 ) -> int:
-    from hasten.cli.tables import sentence
-
     screen = Screen(json, quiet)
     removed = []
     for key in keys:
@@ -78,3 +76,33 @@ def rm(
         screen.show(sentence(f"removed {study.key[:12]} ({study.workload.model.path.name})"))
     screen.answer({"schema": "hasten.removed/1", "removed": removed})
     return 0
+
+
+def studies_table(entries: Sequence[Entry], now: float) -> Table:
+    table = light()
+    for title in ("Study", "Touched", "Model", "Goal", "Trials", "Outcome"):
+        table.add_column(
+            title,
+            justify="right" if title in ("Touched", "Trials") else "left",
+            no_wrap=title != "Outcome",
+            overflow="ellipsis",
+        )
+    for entry in entries:
+        header = entry.header
+        table.add_row(
+            entry.key[:12],
+            ago(now - entry.updated),
+            header["workload"]["model"]["path"].rsplit("/", 1)[-1],
+            header["goal"]["optimise"],
+            str(entry.trials),
+            header["why"] or "unfinished",
+        )
+    return table
+
+
+def ago(seconds: float) -> str:
+    """How long ago, in one unit."""
+    for length, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= length:
+            return f"{int(seconds // length)} {unit} ago"
+    return "just now"

@@ -1,0 +1,155 @@
+"""A finished study for people: all trials, the Pareto set, why the others lost, the choice, and what bounds it now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from hasten.cli import cells
+from hasten.cli.tables import WIDE, heading, light, notes, sentence
+from hasten.measurement import Trial
+from hasten.report.words import gain
+from hasten.study import Study
+from hasten.view.number import ratio
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+MOST_REASONS = 12
+
+
+def study_report(study: Study, width: int) -> Iterator[RenderableType]:
+    """Everything a person wants of a finished study: all trials, the Pareto set, the choice and why, the notes."""
+    yield Text(subject(study), style="dim")
+    yield Text("")
+    yield trials_table(study, width)
+    yield from _legend(study, width)
+    yield from _lost(study)
+    yield from choice(study)
+    yield from _bounds(study)
+    yield from notes(study.notes)
+
+
+def subject(study: Study) -> str:
+    """What was made faster, for what, and where."""
+    work, goal = study.workload, study.goal
+    where = "".join(f" · {constraint.text}" for constraint in goal.where)
+    samples = f"{work.samples.count:,} {'made-up samples' if work.samples.kind == 'synthetic' else 'samples'}"
+    cores = len(study.device.cpus)
+    return (
+        f"{work.model.path.name} · {samples} · {work.scenario} · goal: {goal.optimise}{where} · "
+        f"{work.metric} may drop {goal.max_drop} · {cores} core{'s' if cores != 1 else ''} of {study.device.name}"
+    )
+
+
+def trials_table(study: Study, width: int) -> Table:
+    """All measured trials, the best on top; ~ marks an estimate."""
+    rows = sorted((t for t in study.trials if cells.tried(t)), key=lambda t: (t.id != study.best_id, *cells.order(t)))
+    energies = [f.value for t in rows if (f := t.measurement.figures.get("energy_j_per_inference"))]
+    milli = bool(energies) and max(energies) < 1
+    table = light(expand=False)
+    table.add_column("", width=1)
+    table.add_column("Recipe", min_width=24 if width >= WIDE else 20, overflow="fold")
+    for title in ("Speed-up", "95%\ninterval", "Quality", "Drop", "Memory\nMB", "Size\nMB"):
+        table.add_column(title, justify="right", no_wrap=True)
+    if width >= WIDE:
+        table.add_column(f"Energy\n{'mJ' if milli else 'J'}", justify="right", no_wrap=True)
+        table.add_column("Cost/1M\n$", justify="right", no_wrap=True)
+    for trial in rows:
+        figures = trial.measurement.figures
+        row: list[RenderableType] = [
+            cells.mark(trial, study),
+            cells.name(trial, "\n"),
+            cells.speedup(trial),
+            cells.interval(trial.speedup),
+            cells.quality(trial),
+            cells.drop(trial),
+            cells.number(figures.get("peak_memory_mb")),
+            cells.number(figures.get("size_mb")),
+        ]
+        if width >= WIDE:
+            row.append(cells.number(figures.get("energy_j_per_inference"), 1e3 if milli else 1.0))
+            row.append(cells.number(figures.get("cost_per_million")))
+        table.add_row(*row, style=_style(trial, study))
+    return table
+
+
+def _style(trial: Trial, study: Study) -> str:
+    if trial.id == study.best_id:
+        return "bold"
+    return "dim" if trial.status in ("rejected", "failed") else ""
+
+
+def _legend(study: Study, width: int) -> Iterator[RenderableType]:
+    """What the marks mean, and what was left out."""
+    parts = [f"{cells.CHOSEN} chosen"]
+    if len(study.pareto) > (study.best_id in study.pareto):
+        parts.append(
+            f"{cells.PARETO} Pareto set: nothing else is better in {study.goal.optimise}, memory, size and quality"
+        )
+    measured = [f for t in study.trials for f in t.measurement.figures.values()]
+    if any(not figure.source.startswith("measured") for figure in measured):
+        parts.append("~ estimated")
+    if width < WIDE:
+        parts.append("energy and cost: in a wider terminal")
+    yield Text("")
+    yield sentence(" · ".join(parts), "dim")
+
+
+def _lost(study: Study) -> Iterator[RenderableType]:
+    """Why each of the others lost, and how many were not worth the time."""
+    lost = sorted((t for t in study.trials if cells.tried(t) and t.status != "ok"), key=cells.order)
+    if lost:
+        yield heading("Why the others lost")
+        table = Table.grid(padding=(0, 2, 0, 0))
+        table.add_column(width=0)
+        table.add_column(ratio=2, overflow="fold")
+        table.add_column(ratio=3, style="dim", overflow="fold")
+        for trial in lost[:MOST_REASONS]:
+            table.add_row("", trial.recipe.describe(), trial.reason or trial.status)
+        yield table
+        if len(lost) > MOST_REASONS:
+            yield sentence(f"and {len(lost) - MOST_REASONS} more: in the report", "dim")
+    untried: dict[str, int] = {}
+    for trial in study.trials:
+        if not cells.tried(trial):
+            reason = trial.reason.removeprefix(cells.NOT_TRIED).strip(": ") or "the search ended before"
+            reason = "predicted to be slower than what was reached" if reason.startswith("predicted") else reason
+            untried[reason] = untried.get(reason, 0) + 1
+    if untried:
+        counted = "; ".join(f"{amount} because {reason}" for reason, amount in untried.items())
+        counted = counted.replace("because predicted", "predicted")
+        yield Text("")
+        yield sentence(f"Not tried: {counted}.", "dim")
+
+
+def choice(study: Study) -> Iterator[RenderableType]:
+    best = study.best
+    yield heading("Chosen")
+    if best is None:
+        yield sentence(study.why or "nothing was measured")
+        return
+    name = best.recipe.describe() or "no change"
+    shown = Text.assemble((name, "bold green" if best.origin != "brought" else "bold"))
+    if best.speedup is not None and best.origin != "brought":
+        shown.append(f"   {ratio(best.speedup.value)} {gain(study.goal)}", style="bold")
+    yield Padding(shown, (0, 0, 0, 2), expand=False)
+    if study.why:
+        yield sentence(study.why[:1].upper() + study.why[1:] + ".")
+
+
+def _bounds(study: Study) -> Iterator[RenderableType]:
+    """What bounds the winner now, as a fraction of the device's limit, where it was profiled."""
+    from hasten.report.profiles import read
+
+    profile = read(study.profiles.get("after"))
+    if profile is None:
+        return
+    yield heading("What bounds it now")
+    for words in profile.words():
+        if words not in profile.notes:
+            yield sentence(words)
