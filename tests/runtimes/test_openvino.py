@@ -10,7 +10,8 @@ from small_models import linear, reshaped, save
 from hasten.errors import Failed, InvalidInput
 from hasten.model import Facts, Model, Tensor
 from hasten.runtimes import Settings
-from hasten.runtimes.openvino import OpenVino, properties
+from hasten.runtimes.openvino import OpenVino
+from hasten.runtimes.openvino_graph import properties
 
 
 def capabilities():

@@ -73,7 +73,6 @@ class OnnxRuntimeSession:
 
     def run(self, batch: Batch) -> dict[str, Any]:
         try:
-            # The binding's own run: the wrapper's checks cost more than a small model's arithmetic.
             return dict(zip(self._outputs, self._session.run(self._outputs, batch), strict=True))
         except Exception as error:
             raise _run_error(error, self._inputs, batch) from None
@@ -121,9 +120,12 @@ def _open(model: Model, settings: Settings, profile_prefix: str = "", optimised:
         options.add_session_config_entry("session.optimized_model_external_initializers_file_name", "weights.bin")
     providers = _providers(ort, settings.options)
     try:
-        return ort.InferenceSession(os.fspath(model.path), options, providers=providers)
+        session = ort.InferenceSession(os.fspath(model.path), options, providers=providers)
     except Exception as error:
         raise _load_error(error, model.path) from None
+    session.disable_fallback()  # a provider that fails must not be replaced in silence
+    _require(session, providers)
+    return session
 
 
 def _session_options(ort: Any, model: Model, settings: Settings) -> Any:
@@ -193,6 +195,16 @@ def _providers(ort: Any, options: Mapping[str, Any]) -> list[Any]:
         named.append("CPUExecutionProvider")
     tables = _table(options, "provider_options")
     return [(name, {k: str(v) for k, v in tables[name].items()}) if name in tables else name for name in named]
+
+
+def _require(session: Any, providers: list[Any]) -> None:
+    """A provider whose libraries are missing is left out with a warning only: make it an error."""
+    wanted = [entry[0] if isinstance(entry, tuple) else entry for entry in providers]
+    missing = [name for name in wanted if name not in session.get_providers()]
+    if missing:
+        raise InvalidInput(
+            f"{', '.join(missing)} could not start", "install the libraries that it needs, or leave it out"
+        )
 
 
 def _table(options: Mapping[str, Any], key: str) -> Mapping[str, Any]:
