@@ -26,12 +26,29 @@ def order(trial: Trial) -> tuple[int, float]:
     return place, -(trial.speedup.value if trial.speedup else 0.0)
 
 
-def name(trial: Trial, between: str = "  ") -> Text:
-    """The recipe, and whether it is an honest baseline."""
-    text = Text(trial.recipe.describe() or "no change")
-    if trial.origin in ROLE:
-        text.append(between + ROLE[trial.origin], style="cyan")
+def name(trial: Trial, width: int | None = None) -> Text:
+    """The recipe, and whether it is an honest baseline; with `width`, broken between its parts rather than in them."""
+    role = ROLE.get(trial.origin, "")
+    lines = broken(trial.recipe.describe() or "no change", width)
+    text = Text("\n".join(lines))
+    if role:
+        apart = "\n" if width is not None and len(lines[-1]) + 2 + len(role) > width else "  "
+        text.append(apart + role, style="cyan")
     return text
+
+
+def broken(recipe: str, width: int | None) -> list[str]:
+    """Lines of at most `width` characters, broken before a bar where that is possible."""
+    if width is None:
+        return [recipe]
+    lines = [""]
+    for part in recipe.split(" | "):
+        joined = f"{lines[-1]} | {part}" if lines[-1] else part
+        if lines[-1] and len(joined) > width:
+            lines.append(f"| {part}")
+        else:
+            lines[-1] = joined
+    return lines
 
 
 def mark(trial: Trial, study: Study) -> Text:
@@ -41,7 +58,7 @@ def mark(trial: Trial, study: Study) -> Text:
 
 
 def speedup(trial: Trial) -> str:
-    return ratio(trial.speedup.value) if trial.speedup else "–"
+    return ratio(trial.speedup.value) if trial.speedup else "failed" if trial.status == "failed" else "–"
 
 
 def interval(figure: Figure | None) -> str:

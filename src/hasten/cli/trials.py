@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from rich.padding import Padding
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 MOST_REASONS = 12
+NARROWEST = 18
+GAP = 2
 
 
 def study_report(study: Study, width: int) -> Iterator[RenderableType]:
@@ -51,30 +53,32 @@ def trials_table(study: Study, width: int) -> Table:
     rows = sorted((t for t in study.trials if cells.tried(t)), key=lambda t: (t.id != study.best_id, *cells.order(t)))
     energies = [f.value for t in rows if (f := t.measurement.figures.get("energy_j_per_inference"))]
     milli = bool(energies) and max(energies) < 1
-    table = light(expand=False)
-    table.add_column("", width=1)
-    table.add_column("Recipe", min_width=24 if width >= WIDE else 20, overflow="fold")
-    for title in ("Speed-up", "95%\ninterval", "Quality", "Drop", "Memory\nMB", "Size\nMB"):
-        table.add_column(title, justify="right", no_wrap=True)
+    columns: list[tuple[str, Callable[[Trial], str]]] = [
+        ("Speed-up", cells.speedup),
+        ("95%\ninterval", lambda t: cells.interval(t.speedup)),
+        ("Quality", cells.quality),
+        ("Drop", cells.drop),
+        ("Memory\nMB", lambda t: cells.number(t.measurement.figures.get("peak_memory_mb"))),
+        ("Size\nMB", lambda t: cells.number(t.measurement.figures.get("size_mb"))),
+    ]
     if width >= WIDE:
-        table.add_column(f"Energy\n{'mJ' if milli else 'J'}", justify="right", no_wrap=True)
-        table.add_column("Cost/1M\n$", justify="right", no_wrap=True)
-    for trial in rows:
-        figures = trial.measurement.figures
-        row: list[RenderableType] = [
-            cells.mark(trial, study),
-            cells.name(trial, "\n"),
-            cells.speedup(trial),
-            cells.interval(trial.speedup),
-            cells.quality(trial),
-            cells.drop(trial),
-            cells.number(figures.get("peak_memory_mb")),
-            cells.number(figures.get("size_mb")),
-        ]
-        if width >= WIDE:
-            row.append(cells.number(figures.get("energy_j_per_inference"), 1e3 if milli else 1.0))
-            row.append(cells.number(figures.get("cost_per_million")))
-        table.add_row(*row, style=_style(trial, study))
+        unit, factor = ("mJ", 1e3) if milli else ("J", 1.0)
+        energy, cost = "energy_j_per_inference", "cost_per_million"
+        columns.append((f"Energy\n{unit}", lambda t: cells.number(t.measurement.figures.get(energy), factor)))
+        columns.append(("Cost/1M\n$", lambda t: cells.number(t.measurement.figures.get(cost))))
+    texts = [[write(trial) for _, write in columns] for trial in rows]
+    widths = [
+        max([*map(len, title.split("\n")), *(len(row[place]) for row in texts)])
+        for place, (title, _) in enumerate(columns)
+    ]
+    room = max(NARROWEST, width - len(cells.CHOSEN) - GAP - sum(used + GAP for used in widths))
+    table = light()
+    table.add_column("", width=1)
+    table.add_column("Recipe", overflow="fold", max_width=room)
+    for title, _ in columns:
+        table.add_column(title, justify="right", no_wrap=True)
+    for trial, row in zip(rows, texts, strict=True):
+        table.add_row(cells.mark(trial, study), cells.name(trial, room), *row, style=_style(trial, study))
     return table
 
 
@@ -105,15 +109,18 @@ def _lost(study: Study) -> Iterator[RenderableType]:
     lost = sorted((t for t in study.trials if cells.tried(t) and t.status != "ok"), key=cells.order)
     if lost:
         yield heading("Why the others lost")
+        by_reason: dict[str, list[str]] = {}
+        for trial in lost:
+            by_reason.setdefault(trial.reason or trial.status, []).append(trial.recipe.describe() or "no change")
         table = Table.grid(padding=(0, 2, 0, 0))
         table.add_column(width=0)
         table.add_column(ratio=2, overflow="fold")
         table.add_column(ratio=3, style="dim", overflow="fold")
-        for trial in lost[:MOST_REASONS]:
-            table.add_row("", trial.recipe.describe(), trial.reason or trial.status)
+        for reason, names in list(by_reason.items())[:MOST_REASONS]:
+            table.add_row("", "\n".join(names), reason)
         yield table
-        if len(lost) > MOST_REASONS:
-            yield sentence(f"and {len(lost) - MOST_REASONS} more: in the report", "dim")
+        if len(by_reason) > MOST_REASONS:
+            yield sentence(f"and {len(by_reason) - MOST_REASONS} more reasons: in the report", "dim")
     untried: dict[str, int] = {}
     for trial in study.trials:
         if not cells.tried(trial):
@@ -139,7 +146,7 @@ def choice(study: Study) -> Iterator[RenderableType]:
         shown.append(f"   {ratio(best.speedup.value)} {gain(study.goal)}", style="bold")
     yield Padding(shown, (0, 0, 0, 2), expand=False)
     if study.why:
-        yield sentence(study.why[:1].upper() + study.why[1:] + ".")
+        yield sentence(study.why[:1].upper() + study.why[1:].rstrip(".") + ".")
 
 
 def _bounds(study: Study) -> Iterator[RenderableType]:
