@@ -31,7 +31,7 @@ def kept_speedup(run: Run) -> Mapping[str, Taken]:
         "hasten.demo.vision:samples",
         metric="accuracy",
         max_drop="0.5pt",
-        budget_s=run.pick(240.0, 60.0),
+        budget_s=run.pick(240.0, 40.0),
     )
     answer, study = found.recipe, found.study
     full, exact = without_exceptions(answer), at_full_precision(answer)

@@ -49,8 +49,8 @@ class Peer:
     per_second: float
     cosine: float
 
-    def subject(self, workload: Workload) -> Subject:
-        return subject(self.name, self.variant, self.recipe, workload)
+    def subject(self, workload: Workload, indices: Sequence[int]) -> Subject:
+        return subject(self.name, self.variant, self.recipe, workload, indices)
 
 
 def tuned(run: Run, build: Any, workload: Workload, device: Device, reference: Path) -> list[Peer]:
