@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 
 
+class Interrupted(Exception):
+    """Ctrl-C while a verb ran; typer would turn KeyboardInterrupt itself into a silent exit."""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0, 1, 2, 3 or 130, as the design says."""
     arguments = list(sys.argv[1:] if argv is None else argv)
@@ -22,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = _run(arguments)
         sys.stdout.flush()
         return code
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Interrupted):
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:

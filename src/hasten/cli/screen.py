@@ -84,15 +84,20 @@ class Screen:
     @contextmanager
     def watching(self, watch: type[Watch] | None = None, **about: Any) -> Iterator[OnEvent]:
         """An observer for the verbs: a live display on a terminal, plain lines elsewhere, nothing with --quiet."""
-        if self.quiet:
-            yield ignore
-            return
-        from hasten.cli.live import Line, Plain
+        from hasten.cli.app import Interrupted
 
-        console = self.console
-        chosen = (watch or Line) if console.is_terminal and not console.is_dumb_terminal else Plain
-        with chosen(console, **about) as observer:
-            yield observer
+        try:
+            if self.quiet:
+                yield ignore
+                return
+            from hasten.cli.live import Line, Plain
+
+            console = self.console
+            chosen = (watch or Line) if console.is_terminal and not console.is_dumb_terminal else Plain
+            with chosen(console, **about) as observer:
+                yield observer
+        except KeyboardInterrupt:
+            raise Interrupted from None
 
 
 def _warn(message: Any, category: Any, filename: str, lineno: int, file: Any = None, line: Any = None) -> None:
