@@ -49,7 +49,7 @@ def demo(run: Run, goal: str) -> Optimised:
         goal=goal,
         metric="accuracy",
         max_drop=MAX_DROP,
-        budget_s=run.pick(300.0 if goal == "throughput" else 150.0, 30.0),
+        budget_s=run.pick(300.0 if goal == "throughput" else 120.0, 30.0),
     )
 
 
@@ -64,7 +64,7 @@ def fresh(run: Run, found: Optimised, goal: str) -> Taken:
             goal=goal,
             metric=found.metric,
             max_drop=found.max_drop,
-            budget=run.pick(60.0, 8.0),
+            budget=run.pick(40.0, 8.0),
         )
     noisy = ", too noisy to tell 5%" if comparison.noisy else ""
     how = (

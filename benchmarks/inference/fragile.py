@@ -31,7 +31,7 @@ def kept_speedup(run: Run) -> Mapping[str, Taken]:
         "hasten.demo.vision:samples",
         metric="accuracy",
         max_drop="0.5pt",
-        budget_s=run.pick(240.0, 40.0),
+        budget_s=run.pick(150.0, 40.0),
     )
     answer, study = found.recipe, found.study
     full, exact = without_exceptions(answer), at_full_precision(answer)
@@ -39,7 +39,7 @@ def kept_speedup(run: Run) -> Mapping[str, Taken]:
     names = {"answer": answer, "full INT8": full, "fp32": exact}
     subjects = [subject(name, found.build(recipe), recipe, study.workload, scene) for name, recipe in names.items()]
     with opened(subjects, study.device) as contestants:
-        race = first_over_others(contestants, run.pick(60.0, 10.0))
+        race = first_over_others(contestants, run.pick(40.0, 10.0))
     kept, over = ratio(race, "full INT8"), ratio(race, "fp32").value
     budget = run.pick(15.0, 5.0)
     broken = api.compare(path, path, found.data, metric="accuracy", max_drop="0.5pt", recipe_b=full, budget=budget)

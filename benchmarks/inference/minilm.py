@@ -74,7 +74,7 @@ def against_eager(run: Run) -> Mapping[str, Taken]:
         "benchmarks.inference.eager",
     )
     with opened([ours, eager], device) as contestants:
-        found = first_over_others(contestants, run.pick(150.0, 20.0), min_rounds=5, max_rounds=12)
+        found = first_over_others(contestants, run.pick(90.0, 20.0), min_rounds=5, max_rounds=12)
         check = _checked(run, contestants)
     how = f"{_named(run)} against PyTorch eager fp32 in arrival order, batches of 32; {told(found)}; {check}"
     return {"minilm.mixed.speedup_vs_eager": Taken.of(ratio(found, EAGER), how)}
@@ -94,7 +94,7 @@ def against_tools(run: Run) -> Mapping[str, Taken]:
             *(peer.subject(workload, _scene(run)) for peer in peers[: run.pick(3, 2)]),
         ]
         with opened(subjects, device) as contestants:
-            found = first_over_others(contestants, run.pick(180.0, 25.0), min_rounds=5)
+            found = first_over_others(contestants, run.pick(120.0, 25.0), min_rounds=5)
             check = _checked(run, contestants)
     best = min((p for p in peers if p.name in found.ratios), key=lambda peer: found.ratios[peer.name].value)
     outside = ratio(found, PLAIN).value

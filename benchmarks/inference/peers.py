@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -83,11 +82,10 @@ def tuned(run: Run, build: Any, workload: Workload, device: Device, reference: P
 
 
 def _grid(run: Run, whole: Subject, device: Device, reference: Path) -> dict[str, Any]:
-    settings = [{"batch": batch, "sort": sort} for sort, batch in itertools.product((True, False), BATCHES)]
     payload = {
         **whole.payload,
         "tuned_on": list(whole.payload["indices"])[:: run.pick(2, 8)],
-        "settings": settings[:: run.pick(1, 3)],
+        "batches": BATCHES[:: run.pick(1, 2)],
         "reference": str(reference),
     }
     with Worker(Limits(cpus=device.cpus or None)) as worker:
@@ -96,10 +94,10 @@ def _grid(run: Run, whole: Subject, device: Device, reference: Path) -> dict[str
 
 
 def grid(payload: dict[str, Any], scope: Any) -> dict[str, Any]:
-    """Worker function: samples a second under each of `payload["settings"]`, the median of rounds that alternate.
+    """Worker function: samples a second for each of `payload["batches"]` of sorted samples, and unsorted for the best.
 
-    The session stays loaded, as batches and sorting do not change it. After the first round only settings within a
-    quarter of the best go on. Also the mean cosine of all outputs to those in the file `reference`.
+    The session stays loaded, as batches and sorting do not change it. What took over a quarter longer than the best in
+    the first round is not run again. Also the mean cosine of all outputs to those in the file `reference`.
     """
     from hasten.data import SampleSet
     from hasten.measure.outputs import load
@@ -116,22 +114,22 @@ def grid(payload: dict[str, Any], scope: Any) -> dict[str, Any]:
         Signature.from_json(payload["signature"]),
         Padding.from_json(payload["padding"]),
     )
-    seconds: list[list[float]] = [[] for _ in payload["settings"]]
 
-    def once(number: int) -> float:
-        runner.settings = RunnerSettings.from_recipe(payload["settings"][number])
+    def once(batch: int, sort: bool) -> float:
+        runner.settings = RunnerSettings(batch, sort=sort)
         start = time.perf_counter()
         runner.run(scene)
         return time.perf_counter() - start
 
-    once(0)
-    racing = list(range(len(seconds)))
-    for _ in range(3):
-        for number in racing:
-            seconds[number].append(once(number))
-        best = min(min(own) for own in seconds if own)
-        racing = [number for number in racing if min(seconds[number]) < 1.25 * best]
-    rows = [(s, len(scene) / median(own)) for s, own in zip(payload["settings"], seconds, strict=True)]
+    batches = payload["batches"]
+    once(batches[0], True)
+    first = {batch: once(batch, True) for batch in batches}
+    seconds = {
+        b: median([first[b], once(b, True)]) if first[b] < 1.25 * min(first.values()) else first[b] for b in first
+    }
+    best = min(seconds, key=lambda batch: seconds[batch])
+    rows = [({"batch": batch, "sort": True}, len(scene) / seconds[batch]) for batch in batches]
+    rows.append(({"batch": best, "sort": False}, len(scene) / once(best, False)))
     mean, least = cosines(runner.run([samples[i] for i in payload["indices"]]), load(Path(payload["reference"])))
     return {"rows": rows, "cosine": mean, "least": least}
 

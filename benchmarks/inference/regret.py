@@ -30,7 +30,7 @@ def regret(run: Run, name: str, found: Optimised) -> Taken:
     names = {"found": found.recipe, "best": best}
     subjects = [subject(key, found.build(recipe), recipe, study.workload, scene) for key, recipe in names.items()]
     with opened(subjects, study.device) as contestants:
-        race = first_over_others(contestants, run.pick(40.0, 8.0))
+        race = first_over_others(contestants, run.pick(30.0, 8.0))
     measured = ratio(race, "best")
     low, high = measured.ci95 or (measured.value, measured.value)
     how = f"found {found.recipe.describe()} in {found.seconds:.0f} s; {best.describe()} is {where}; {told(race)}"
