@@ -11,24 +11,36 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from hasten.errors import HastenError
 from hasten.events import Event, OnEvent, ignore
-from hasten.goal import HIGHER_IS_BETTER
 from hasten.lab.trial import Lab, quality_key
 from hasten.levers import Case, Lever, Need, Prediction, Proposal
-from hasten.measure.statistics import pareto
 from hasten.measurement import Trial
-from hasten.recipe import SECTIONS, Recipe
+from hasten.recipe import Recipe
+from hasten.search.answer import explained, front, why
+from hasten.search.candidates import (
+    BASELINE,
+    LATER,
+    SETTINGS,
+    STRUCTURE,
+    Bias,
+    Candidate,
+    difference,
+    loses_as,
+    structure,
+)
 from hasten.study import Study
 
 FINAL_SHARE = 0.35
-"""The share of the budget that is kept for the race and the confirmation."""
+FINAL_S = 12.0
+"""The share of the budget, and the least time, that is kept for the race and the confirmation."""
+RACE_S = 15.0
+"""With less time than this left, all of it goes to the confirmation."""
 WORTH_EXPANDING = 0.6
 """A trial slower than this share of the best is not built upon."""
 CANNOT_WIN = 0.9
@@ -36,48 +48,29 @@ CANNOT_WIN = 0.9
 HEADROOM = 1.8
 """A structure is tried while tuning its settings by this factor could make it the best."""
 PATIENCE = 12
+DOUBT = 0.5
+"""What follows a trial that misses a bound may mend it, but waits for what follows one that holds."""
 IMPROVEMENT = 1.01
 FINALISTS = 4
 CONFIRMATIONS = 4
+UNTRIED = 40
+OUT_OF_TIME = "not tried: the budget was spent"
+NO_BETTER = "not tried: nothing had improved for a while"
+
+
+HURRY_S = 30.0
+"""After Ctrl-C the best so far is confirmed within this time."""
 
 
 class Store(Protocol):
+    """What a search asks of a store; every call is on disk when it returns."""
+
     def put_study(self, study: Study) -> None: ...
+    def study(self, key: str) -> Study | None: ...
     def add_trial(self, key: str, trial: Trial) -> None: ...
     def trials(self, key: str) -> Sequence[Trial]: ...
-
-
-@dataclass(order=True)
-class Candidate:
-    """A proposal in the queue: honest baselines first, then structures, then settings; best predicted speed-up first."""
-
-    phase: int
-    rank: float
-    number: int
-    proposal: Proposal = field(compare=False)
-    base: float = field(compare=False)
-    change: str = field(compare=False)
-
-    @property
-    def predicted(self) -> float:
-        return -self.rank
-
-
-BASELINE, STRUCTURE, SETTINGS = range(3)
-
-
-@dataclass
-class Bias:
-    """How one change turns out: the geometric mean of found over predicted gain, with one pseudo-observation of 1."""
-
-    logs: list[float] = field(default_factory=list)
-
-    @property
-    def factor(self) -> float:
-        return math.exp(sum(self.logs) / (len(self.logs) + 1))
-
-    def learn(self, predicted: float, found: float) -> None:
-        self.logs.append(math.log(max(found, 1e-3) / max(predicted, 1e-3)))
+    def put_state(self, key: str, name: str, value: Any) -> None: ...
+    def state(self, key: str, name: str) -> Any: ...
 
 
 @dataclass
@@ -96,98 +89,179 @@ class Search:
 
     def __post_init__(self) -> None:
         self.trials: dict[str, Trial] = {}
-        self.untried: list[Trial] = []
+        self.untried: dict[str, Trial] = {}
         self.notes: list[str] = list(self.study.notes)
         self.queue: list[Candidate] = []
-        self.seen: set[str] = set()
+        self.latest: dict[str, Candidate] = {}
+        self.lost: list[Recipe] = []
+        self.unproven: set[str] = set()
+        self.gains: dict[str, float] = {}
+        self.used: dict[str, frozenset[str]] = {}
         self.counter = itertools.count()
         self.bias: dict[str, Bias] = {}
         self.profiles: dict[str, Mapping[str, float]] = {}
         self.table: Mapping[str, Any] | None = None
+        self.started = self.measured = self.hurried = False
+        self.start = self.deadline = self.lab.clock()
+        budget_s = self.study.goal.budget_s
+        self.reserve = max(FINAL_SHARE * budget_s, min(FINAL_S, budget_s / 2))
 
     # -- the whole ------------------------------------------------------------------------------------------------
 
     def run(self) -> Study:
+        """Go on from whatever the store knows of this study, and end with an answer, also after Ctrl-C."""
         key = self.study.key
+        self.before = self.store.study(key)
+        # Until there is a new answer the old one stands, whatever happens to this process.
+        self.store.put_study(self.study if self.before is None else replace(self.before, goal=self.study.goal))
+        self.known = {trial.id: _as_screened(trial) for trial in self.store.trials(key)}
+        self.table = self.store.state(key, "sensitivity")
+        spent = sum(trial.seconds_spent for trial in self.known.values())
         self.start = self.lab.clock()
-        self.store.put_study(self.study)
-        known = {trial.id: trial for trial in self.store.trials(key)}
-        spent = sum(trial.seconds_spent for trial in known.values())
         self.deadline = self.start + max(0.0, self.study.goal.budget_s - spent)
-        self.reserve = FINAL_SHARE * self.study.goal.budget_s
-        if known:
-            self._note(f"resumed with {len(known)} finished trials")
-        interrupted = False
+        end = NO_BETTER
         try:
-            self._open(known)
-            self._explore(known)
+            if self.known:
+                self._note(f"resumed with {len(self.known)} finished trials")
+            self._open()
+            end = self._explore()
         except KeyboardInterrupt:
-            interrupted = True
-            self._note("stopped by the user: confirming the best so far (Ctrl-C again to stop at once)")
-            self.deadline = min(self.deadline, self.lab.clock() + 30)
-        best, why = self._decide()
-        return self._finish(best, why, interrupted)
+            self._hurry()
+            end = "not tried: stopped by the user"
+        return self._finish(*self._answer(end))
 
-    def _open(self, known: Mapping[str, Trial]) -> None:
+    def left(self) -> float:
+        """Seconds that one part of a trial may still take, so that the race and the confirmation keep their share."""
+        return max(20.0, self.deadline - self.reserve / 2 - self.lab.clock())
+
+    def _hurry(self) -> None:
+        """The first Ctrl-C: what is left to do is to confirm the best so far, quickly."""
+        self.hurried = True
+        self.deadline = min(self.deadline, self.lab.clock() + HURRY_S)
+        self._note("stopped by the user: confirming the best so far (Ctrl-C again to stop at once)")
+
+    def _open(self) -> None:
         """Measure the model as brought, unless a stored trial did."""
-        self._stage("measuring the model as brought", 0.02)
-        self.lab.start(self.brought)
-        self.seen.add(self.brought.id)
-        trial = known.get(self.brought.id) or self._keep(self.lab.baseline())
+        trial = self.known.get(self.brought.id) or self._keep(self._ready().baseline())
         self.trials[trial.id] = trial
         for recipe in self.fixed:
             given = Proposal(recipe, Prediction(1.0, "given"), "the recipe as given", "recipe")
             self._push(given, self.brought, 1.0)
         self._expand(trial)
 
+    def _ready(self) -> Lab:
+        """The lab, started when something is to be measured: a study that was finished before needs none."""
+        if not self.started:
+            self._stage("measuring the model as brought", 0.02)
+            self.lab.start(self.brought)
+            self.started = True
+        return self.lab
+
     # -- exploring ------------------------------------------------------------------------------------------------
 
-    def _explore(self, known: Mapping[str, Trial]) -> None:
-        """Screen candidates, best first, until nothing can win, nothing improves, or the time for it is spent."""
+    def _explore(self) -> str:
+        """Screen candidates, best first, until nothing can win or improves, or the time is spent; say what ended it.
+
+        What the store knows is taken from there, in its turn, so that a resumed study goes where it would have gone.
+        """
         self._stage("trying what could help", 0.1)
         stale = 0
-        end = "not tried: nothing had improved for a while"
-        while self.queue and stale < PATIENCE:
+        spent = False
+        everything = {"levers": sorted(self.levers), "runtimes": sorted(self.case.runtimes)}
+        end = NO_BETTER if self.store.state(self.study.key, "explored") == everything else OUT_OF_TIME
+        while self.queue:
             candidate = heapq.heappop(self.queue)
+            recipe = candidate.proposal.recipe
+            if self.latest[recipe.id] is not candidate:
+                continue  # proposed again, with better prospects
             best = self._best_speedup()
-            room = {BASELINE: math.inf, STRUCTURE: HEADROOM}.get(candidate.phase, 1 / CANNOT_WIN)
-            predicted = candidate.base * candidate.proposal.gain.factor * self._bias(candidate.change).factor
-            if predicted * room < best:
-                self._skip(candidate, f"not tried: predicted {predicted:.2f}x beside {best:.2f}x already reached")
-                continue
-            trial = known.get(candidate.proposal.recipe.id)
+            trial = self.known.get(recipe.id)
             if trial is None:
-                if self.lab.clock() + self._expected_seconds() > self.deadline - self.reserve:
-                    end = "not tried: the budget was spent"
+                if self._out(candidate, best, stale):
+                    continue
+                spent = spent or end == NO_BETTER or not self._time_to_screen()
+                trial = None if spent else self._screen(candidate)
+                if trial is None:
                     self._skip(candidate, end)
-                    break
-                trial = self._screen(candidate)
-            self.trials[trial.id] = trial
-            if trial.speedup is not None:
-                found = trial.speedup.value / max(candidate.base, 1e-9)
-                self._bias(candidate.change).learn(candidate.proposal.gain.factor, found)
-            if candidate.phase == SETTINGS:
-                stale = 0 if self._counts(trial) and self._speed(trial) > best * IMPROVEMENT else stale + 1
+                    continue
+            self._learn(candidate, trial)
+            if self._counts(trial) and self._speed(trial) > best * IMPROVEMENT:
+                stale = 0
+            elif candidate.phase >= SETTINGS:
+                stale += 1
             if trial.reason.startswith("quality"):
                 self._measure_sensitivity(trial)
-            elif trial.speedup is not None:
+            elif trial.speedup is not None and (candidate.phase == LATER or self._worth_expanding(trial)):
                 self._expand(trial)
-        for candidate in sorted(self.queue):
-            self._skip(candidate, end)
-        self.queue = []
+        if not spent:
+            self.store.put_state(self.study.key, "explored", everything)
+        return end if spent else NO_BETTER
 
-    def _screen(self, candidate: Candidate) -> Trial:
+    def _out(self, candidate: Candidate, best: float, stale: int) -> bool:
+        """Whether a candidate is not to be tried now: it is skipped with the reason, or put off until the end.
+
+        A structure that cannot win by tuning its settings could with the change that has brought most elsewhere; that
+        is worth a trial only once nothing nearer improves.
+        """
+        recipe, phase = candidate.proposal.recipe, candidate.phase
+        worse = next((lost for lost in self.lost if loses_as(recipe, lost)), None)
+        if worse is not None:
+            reason = f"not tried: {worse.describe()} lost too much quality, and this changes no less"
+            self._skip(candidate, reason, structure(recipe))
+            return True
+        if stale >= {SETTINGS: PATIENCE, LATER: 2 * PATIENCE}.get(phase, math.inf):
+            self._skip(candidate, NO_BETTER)
+            return True
+        predicted = candidate.base * candidate.proposal.gain.factor * self._bias(candidate.change).factor
+        room = {BASELINE: math.inf, SETTINGS: 1 / CANNOT_WIN}.get(phase, HEADROOM)
+        others = {name: gain for name, gain in self.gains.items() if name not in self.used[recipe.id]}
+        helped = predicted * max(others.values(), default=1.0)
+        if (helped if phase == LATER else predicted) * room >= best:
+            return False
+        if phase == STRUCTURE and helped * room >= best:
+            later = replace(candidate, phase=LATER, rank=-helped)
+            self.latest[recipe.id] = later
+            heapq.heappush(self.queue, later)
+        else:
+            self._skip(candidate, f"not tried: predicted {predicted:.2f}x beside {best:.2f}x already reached")
+        return True
+
+    def _learn(self, candidate: Candidate, trial: Trial) -> None:
+        """What a trial says of its change, and of what shares it."""
+        self.trials[trial.id] = trial
+        self.untried.pop(trial.id, None)
+        if trial.speedup is not None:
+            found = trial.speedup.value / max(candidate.base, 1e-9)
+            self._bias(candidate.change).learn(candidate.proposal.gain.factor, found)
+            if candidate.phase != SETTINGS and self._counts(trial):
+                name = candidate.proposal.lever
+                self.gains[name] = max(found, self.gains.get(name, 1.0))
+        if trial.reason.startswith("quality"):
+            self.lost.append(trial.recipe)
+
+    def _drain(self, end: str) -> None:
+        """Say of all that is still queued why it was not tried; what an earlier run tried is a trial all the same."""
+        while self.queue:
+            candidate = heapq.heappop(self.queue)
+            trial = self.known.get(candidate.proposal.recipe.id)
+            if trial is not None:
+                self.trials.setdefault(trial.id, trial)
+            elif candidate.proposal.recipe.id not in self.trials:
+                self._skip(candidate, end)
+
+    def _screen(self, candidate: Candidate) -> Trial | None:
         recipe = candidate.proposal.recipe
         self.on_event(
             Event("progress", f"trying {recipe.describe()}", self._share(), None, {"why": candidate.proposal.why})
         )
         origin = "full-precision" if candidate.phase == BASELINE else "search"
-        return self._keep(self.lab.screen(recipe, origin, candidate.proposal.why))
+        trial = self._ready().screen(recipe, origin, candidate.proposal.why)
+        if trial.status == "failed" and self.lab.clock() > self.deadline - self.reserve / 2:
+            return None  # cut off by the budget: a larger one may see it through
+        return self._keep(trial)
 
     def _expand(self, trial: Trial) -> None:
         """Ask every lever what could follow this trial."""
-        if self._speed(trial) < WORTH_EXPANDING * self._best_speedup():
-            return
         case = self._case(trial.recipe)
         for name, lever in self.levers.items():
             if Need.SENSITIVITY in lever.needs and self.table is None:
@@ -198,20 +272,25 @@ class Search:
                 self._note(f"lever {name} failed to propose: {type(error).__name__}: {error}")
                 continue
             for proposal in proposals:
-                self._push(proposal, trial.recipe, self._speed(trial))
+                self._push(proposal, trial.recipe, self._speed(trial), 1.0 if self._counts(trial) else DOUBT)
 
-    def _push(self, proposal: Proposal, parent: Recipe, base: float) -> None:
+    def _push(self, proposal: Proposal, parent: Recipe, base: float, trust: float = 1.0) -> None:
         recipe = proposal.recipe
-        if recipe.id in self.seen:
+        if recipe.id in self.trials:
             return
-        self.seen.add(recipe.id)
         change = f"{proposal.lever} {difference(parent, recipe)}"
         predicted = base * proposal.gain.factor * self._bias(change).factor
+        before = self.latest.get(recipe.id)
+        if before is not None and before.base * before.proposal.gain.factor >= base * proposal.gain.factor:
+            return
         if self._full_precision(recipe):
             phase = BASELINE
         else:
             phase = STRUCTURE if structure(recipe) != structure(parent) else SETTINGS
-        heapq.heappush(self.queue, Candidate(phase, -predicted, next(self.counter), proposal, base, change))
+        candidate = Candidate(phase, -predicted * trust, next(self.counter), proposal, base, change)
+        self.latest[recipe.id] = candidate
+        self.used[recipe.id] = self.used.get(parent.id, frozenset()) | {proposal.lever}
+        heapq.heappush(self.queue, candidate)
 
     def _measure_sensitivity(self, trial: Trial) -> None:
         """A trial lost too much quality: learn which operators are to blame, so that the rest can stay quick."""
@@ -225,14 +304,16 @@ class Search:
             self._note(f"the sensitivity of operators could not be measured: {error.cause}")
             return
         if self.table is not None:
+            self.store.put_state(self.study.key, "sensitivity", self.table)
             for parent in [*self.trials.values()]:
-                if parent.speedup is not None and not parent.reason.startswith("quality"):
+                if self._worth_expanding(parent) and not parent.reason.startswith("quality"):
                     self._expand(parent)
 
     def _case(self, recipe: Recipe) -> Case:
         name = str(recipe.runtime.get("name", ""))
         if name not in self.profiles:
-            self.profiles[name] = self._profile(recipe)
+            stored = self.store.state(self.study.key, f"profile {name}")
+            self.profiles[name] = self._profile(recipe, name) if stored is None else stored
         return replace(
             self.case,
             recipe=recipe,
@@ -241,9 +322,9 @@ class Search:
             sensitivity=self.table,
         )
 
-    def _profile(self, recipe: Recipe) -> Mapping[str, float]:
+    def _profile(self, recipe: Recipe, name: str) -> Mapping[str, float]:
         try:
-            rows = self.lab.operators(recipe)
+            rows = self._ready().operators(recipe)
         except HastenError as error:
             self._note(f"no profile of {recipe.describe()}: {error.cause}")
             return {}
@@ -251,89 +332,142 @@ class Search:
         shares: dict[str, float] = {}
         for row in rows:
             shares[row["kind"]] = shares.get(row["kind"], 0.0) + row["microseconds"] / total
+        self.store.put_state(self.study.key, f"profile {name}", shares)
         return shares
 
     # -- deciding -------------------------------------------------------------------------------------------------
+
+    def _answer(self, end: str) -> tuple[Trial | None, str]:
+        """The choice and why; after a second Ctrl-C, what was confirmed before, else the model as brought."""
+        try:
+            self._drain(end)
+            return self._decide()
+        except KeyboardInterrupt:
+            if self.hurried:
+                return self._undecided()
+        try:
+            self._hurry()
+            return self._decide()
+        except KeyboardInterrupt:
+            return self._undecided()
+
+    def _undecided(self) -> tuple[Trial | None, str]:
+        best = None if self.before is None else self.before.best
+        if self.before is not None and best is not None:
+            return self.trials.setdefault(best.id, best), self.before.why
+        return self.trials.get(self.brought.id), "stopped by the user before anything was confirmed: run again to go on"
 
     def _decide(self) -> tuple[Trial | None, str]:
         """Race the finalists, then confirm the quickest that holds; the model as brought if none does."""
         brought = self.trials.get(self.brought.id)
         if brought is None:
-            return None, "nothing was measured before the study was stopped"
-        ranked = sorted((t for t in self.trials.values() if self._counts(t)), key=lambda t: -self._speed(t))
-        ranked = [t for t in ranked if t.id != brought.id and self._speed(t) > 1.0]
-        if not ranked:
-            return brought, "nothing that was tried is faster than the model as brought and as good"
-        try:
-            ranked = self._race(ranked)
-            return self._confirm(brought, ranked)
-        except KeyboardInterrupt:
-            return brought, "stopped by the user before anything was confirmed: run again to go on"
-
-    def _race(self, ranked: list[Trial]) -> list[Trial]:
-        finalists = ranked[:FINALISTS]
-        if len(finalists) < 2:
-            return ranked
-        self._stage(f"racing {len(finalists)} finalists", 0.65)
-        left = max(5.0, self.deadline - self.lab.clock())
-        ratios = self.lab.race([t.recipe for t in finalists], left * 0.4)
-        raced = [t for t in finalists if t.id in ratios]
-        raced.sort(key=lambda t: -ratios[t.id].value)
-        return [*raced, *ranked[FINALISTS:]]
-
-    def _confirm(self, brought: Trial, ranked: Sequence[Trial]) -> tuple[Trial, str]:
-        """Fresh rounds, fresh samples. What shares its outputs with a variant that lost quality is not asked again."""
-        lost: set[str] = set()
-        asked = 0
+            return self._undecided()
+        settled = self._settled()
+        if settled is not None:
+            return settled
         reasons: list[str] = []
-        for trial in ranked:
-            left = self.deadline - self.lab.clock()
-            if asked == CONFIRMATIONS or (asked and left < 5.0):
+        while True:
+            ranked = sorted((t for t in self.trials.values() if self._counts(t)), key=lambda t: -self._speed(t))
+            ranked = [t for t in ranked if t.id != brought.id and self._speed(t) > 1.0]
+            if not ranked and not reasons:
+                return brought, "nothing that was tried is faster than the model as brought and as good"
+            winner = self._confirm(brought, ranked if self.hurried else self._race(ranked), reasons)
+            if winner is not None:
+                return winner, why(winner, self.study.goal)
+            if self.hurried or len(reasons) >= CONFIRMATIONS or not self._time_to_screen():
                 break
-            if quality_key(trial.recipe) in lost:
-                continue
-            self._stage(f"confirming {trial.recipe.describe()}", 0.8)
-            beside = [brought, *self._full_precision_beside(trial)]
-            try:
-                confirmed = self.lab.confirm(trial, beside, max(8.0, left * (0.9 if asked else 0.7)))
-            except HastenError as error:
-                self._keep(replace(trial, status="failed", reason=error.cause))
-                continue
-            finally:
-                asked += 1
-            for again in confirmed:
-                self.trials[again.id] = self._keep(again)
-            winner = confirmed[-1]
-            if winner.status == "ok":
-                return winner, self._why(winner)
-            reasons.append(winner.reason)
-            if winner.reason.startswith("quality"):
-                lost.add(quality_key(winner.recipe))
+            self._explore_again()
+            if self._best_speedup() <= 1.0:
+                break
         return self.trials[brought.id], (
             "no variant held when it was confirmed on fresh samples: " + "; ".join(dict.fromkeys(reasons))
             if reasons
             else "no variant could be confirmed in the time left"
         )
 
-    def _why(self, winner: Trial) -> str:
-        speedup = winner.speedup
-        if speedup is None or speedup.ci95 is None:
-            return ""
-        quality = winner.measurement.quality
-        low, high = speedup.ci95
-        name = self.study.goal.optimise
-        text = f"{speedup.value:.2f}x better {name} than the model as brought (95% interval {low:.2f} to {high:.2f})"
-        if quality is None:
-            return text
-        drop = quality.drop
-        if drop.value == 0 and drop.ci95 == (0.0, 0.0):
-            text += f", {quality.metric} unchanged"
-        else:
-            word = "down" if drop.value > 0 else "up"
-            text += f", {quality.metric} {word} by {abs(drop.value):.2g} {drop.unit}"
-        if drop.ci95 is not None:
-            text += f" (drop at most {max(0.0, drop.ci95[1]):.2g} {drop.unit}, allowed {self.study.goal.max_drop})"
-        return f"{text}, confirmed on {quality.samples} samples that took no part in choosing it"
+    def _settled(self) -> tuple[Trial, str] | None:
+        """The winner that an earlier run confirmed, where this one measured nothing that could beat it."""
+        best = None if self.before is None else self.before.best
+        if self.before is None or best is None or self.measured or best.id == self.brought.id:
+            return None
+        if not best.final or best.status != "ok" or best.id not in self.trials:
+            return None
+        self._note("this study was finished before and nothing was left to try: its answer stands")
+        return self.trials[best.id], self.before.why
+
+    def _race(self, ranked: list[Trial]) -> list[Trial]:
+        finalists = ranked[:FINALISTS]
+        if len(finalists) < 2:
+            return ranked
+        left = self._time_to_decide()
+        if left < RACE_S:
+            return ranked
+        self._stage(f"racing {len(finalists)} finalists", 0.65)
+        try:
+            ratios = self._ready().race([t.recipe for t in finalists], left * 0.4)
+        except HastenError as error:
+            self._note(f"the final race failed, and the screened speed-ups decide: {error.cause}")
+            return ranked
+        raced = [t for t in finalists if t.id in ratios]
+        if not raced:
+            self._note("no finalist lived through the final race, and the screened speed-ups decide")
+            return ranked
+        for trial in finalists:
+            if trial.id not in ratios:
+                self.trials[trial.id] = self._keep(replace(trial, status="failed", reason="failed in the final race"))
+        raced.sort(key=lambda t: -ratios[t.id].value)
+        return [*raced, *ranked[FINALISTS:]]
+
+    def _confirm(self, brought: Trial, ranked: Sequence[Trial], reasons: list[str]) -> Trial | None:
+        """Fresh rounds, fresh samples: the first that holds; why the others did not is added to `reasons`.
+
+        What shares its outputs with a variant that lost quality is not asked again; while there is time to screen, such
+        a loss ends the round, so that what is left can be tuned as the loser was.
+        """
+        for trial in ranked:
+            left = self._time_to_decide()
+            if len(reasons) >= CONFIRMATIONS or (reasons and left < 5.0):
+                break
+            if trial.id in self.unproven:
+                continue
+            self._stage(f"confirming {trial.recipe.describe()}", 0.8)
+            beside = [brought, *self._full_precision_beside(trial)]
+            try:
+                confirmed = self._ready().confirm(trial, beside, max(8.0, left * (0.9 if reasons else 0.7)))
+            except HastenError as error:
+                confirmed = [replace(trial, status="failed", reason=error.cause)]
+            for again in confirmed:
+                self.trials[again.id] = self._keep(again)
+            winner = confirmed[-1]
+            if winner.status == "ok":
+                return winner
+            reasons.append(winner.reason)
+            self.unproven.add(winner.id)
+            if winner.reason.startswith("quality"):
+                self._disown(winner)
+                if self._time_to_screen():
+                    break
+        return None
+
+    def _disown(self, loser: Trial) -> None:
+        """What gives the same outputs as a variant that lost quality has lost it too."""
+        self.lost.append(loser.recipe)
+        reason = f"quality: gives the outputs of {loser.recipe.describe()}, which did not hold when it was confirmed"
+        for trial in [*self.trials.values()]:
+            alike = quality_key(trial.recipe) == quality_key(loser.recipe) and trial.id != loser.id
+            if alike and trial.origin != "brought" and self._counts(trial):
+                self.unproven.add(trial.id)
+                self.trials[trial.id] = self._keep(replace(trial, status=loser.status, reason=reason))
+
+    def _explore_again(self) -> None:
+        """Look anew from all that still stands, now that what had been the best does not."""
+        self.store.put_state(self.study.key, "explored", None)
+        self.latest.clear()
+        self._measure_sensitivity(self.trials[self.lost[-1].id])
+        for trial in [*self.trials.values()]:
+            if self._counts(trial) and self._worth_expanding(trial):
+                self._expand(trial)
+        self._drain(self._explore())
 
     def _full_precision_beside(self, trial: Trial) -> list[Trial]:
         """The same runtime at full precision with nothing else changed: the second honest baseline."""
@@ -351,21 +485,33 @@ class Search:
 
     # -- small things ---------------------------------------------------------------------------------------------
 
-    def _finish(self, best: Trial | None, why: str, interrupted: bool) -> Study:
-        trials = (*self.trials.values(), *self.untried[:40])
+    def _finish(self, best: Trial | None, why: str) -> Study:
+        """Keep the answer; a Ctrl-C that comes now delays it once."""
+        try:
+            return self._ended(best, why)
+        except KeyboardInterrupt:
+            self.hurried = True
+            return self._ended(best, why)
+
+    def _ended(self, best: Trial | None, why: str) -> Study:
+        trials = explained([*self.trials.values()], best)
+        for before, after in zip(self.trials.values(), trials, strict=True):
+            if after is not before:
+                self.store.add_trial(self.study.key, after)
         study = replace(
             self.study,
-            trials=trials,
-            pareto=tuple(front([t for t in self.trials.values() if t.status == "ok"], self.study.goal.figure)),
+            trials=(*trials, *[*self.untried.values()][:UNTRIED]),
+            pareto=tuple(front([t for t in trials if t.status == "ok"], self.study.goal.figure)),
             best_id="" if best is None else best.id,
             why=why,
             notes=tuple(dict.fromkeys(self.notes)),
         )
         self.store.put_study(study)
-        self.on_event(Event("done", why, 1.0, best, {"interrupted": interrupted}))
+        self.on_event(Event("done", why, 1.0, study.best, {"interrupted": self.hurried}))
         return study
 
     def _keep(self, trial: Trial) -> Trial:
+        self.measured = True
         self.store.add_trial(self.study.key, trial)
         self.on_event(Event("trial", trial.reason, self._share(), trial))
         return trial
@@ -374,9 +520,10 @@ class Search:
         """How much of the budget is spent."""
         return min(0.99, (self.lab.clock() - self.start) / max(1e-9, self.study.goal.budget_s))
 
-    def _skip(self, candidate: Candidate, reason: str) -> None:
+    def _skip(self, candidate: Candidate, reason: str, name: str = "") -> None:
+        """Note why a recipe was not tried; of those that share a `name` only the last is kept."""
         recipe = candidate.proposal.recipe
-        self.untried.append(Trial(recipe.id, recipe, "rejected", reason, why=candidate.proposal.why))
+        self.untried[name or recipe.id] = Trial(recipe.id, recipe, "rejected", reason, why=candidate.proposal.why)
 
     def _stage(self, text: str, fraction: float | None) -> None:
         self.on_event(Event("stage", text, fraction))
@@ -392,10 +539,21 @@ class Search:
         return 0.0 if trial.speedup is None else trial.speedup.value
 
     def _counts(self, trial: Trial) -> bool:
-        return trial.status in ("ok", "undecided") and trial.speedup is not None
+        """Whether a trial could be the answer. An earlier run may have left it undecided; this one asks only once."""
+        return trial.status in ("ok", "undecided") and trial.speedup is not None and trial.id not in self.unproven
+
+    def _worth_expanding(self, trial: Trial) -> bool:
+        return self._speed(trial) >= WORTH_EXPANDING * self._best_speedup()
 
     def _best_speedup(self) -> float:
         return max((self._speed(t) for t in self.trials.values() if self._counts(t)), default=1.0)
+
+    def _time_to_decide(self) -> float:
+        """What is kept for it, and no more: a winner that does not hold sends the search back to look further."""
+        return min(self.deadline - self.lab.clock(), self.reserve)
+
+    def _time_to_screen(self) -> bool:
+        return self.lab.clock() + self._expected_seconds() <= self.deadline - self.reserve
 
     def _expected_seconds(self) -> float:
         """What one more trial will take: the slowest of the last five."""
@@ -403,32 +561,6 @@ class Search:
         return max(recent, default=0.0)
 
 
-def structure(recipe: Recipe) -> str:
-    """What a recipe is made of, whatever its settings: the steps, the runtime and its precision."""
-    return Recipe(recipe.steps, {key: recipe.runtime.get(key) for key in ("name", "precision")}).id
-
-
-def difference(parent: Recipe, child: Recipe) -> str:
-    """What changed from one recipe to the next, so that the same change elsewhere is recognised."""
-    changed: dict[str, Any] = {"steps": [step.to_json() for step in child.steps[len(parent.steps) :]]}
-    if changed["steps"] or child.runtime.get("name") != parent.runtime.get("name"):
-        changed["runtime"] = child.runtime.get("name")
-    for section in SECTIONS:
-        before, after = getattr(parent, section), getattr(child, section)
-        changed[section + " keys"] = {k: after.get(k) for k in {*before, *after} if before.get(k) != after.get(k)}
-    return json.dumps(changed, sort_keys=True)
-
-
-def front(trials: Sequence[Trial], figure: str) -> list[str]:
-    """Ids of the trials that no other beats in the goal's figure, peak memory, size and quality drop together."""
-    names = list(dict.fromkeys([figure, "peak_memory_mb", "size_mb"]))
-    rows, ids = [], []
-    for trial in trials:
-        figures = trial.measurement.figures
-        if not all(name in figures for name in names):
-            continue
-        drop = 0.0 if trial.measurement.quality is None else trial.measurement.quality.drop.value
-        rows.append([*(figures[name].value for name in names), drop])
-        ids.append(trial.id)
-    directions = [name in HIGHER_IS_BETTER for name in names] + [False]
-    return [ids[i] for i in pareto(rows, directions)]
+def _as_screened(trial: Trial) -> Trial:
+    """A stored trial without the reason that `explained` gave it beside an earlier answer."""
+    return replace(trial, reason="") if trial.status == "ok" and trial.origin != "brought" else trial

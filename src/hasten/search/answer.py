@@ -1,0 +1,68 @@
+"""The words of a study's answer: why the winner won, why each other trial did not, and which trials nothing beats."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from hasten.goal import HIGHER_IS_BETTER, Goal
+from hasten.measure.statistics import pareto
+from hasten.measurement import Trial
+
+
+def why(winner: Trial, goal: Goal) -> str:
+    """What makes a confirmed winner the choice, in a sentence."""
+    speedup = winner.speedup
+    if speedup is None or speedup.ci95 is None:
+        return ""
+    quality = winner.measurement.quality
+    low, high = speedup.ci95
+    name = goal.optimise
+    text = f"{speedup.value:.2f}x better {name} than the model as brought (95% interval {low:.2f} to {high:.2f})"
+    if quality is None:
+        return text
+    drop = quality.drop
+    if drop.value == 0 and drop.ci95 == (0.0, 0.0):
+        text += f", {quality.metric} unchanged"
+    else:
+        word = "down" if drop.value > 0 else "up"
+        text += f", {quality.metric} {word} by {abs(drop.value):.2g} {drop.unit}"
+    if drop.ci95 is not None:
+        text += f" (drop at most {max(0.0, drop.ci95[1]):.2g} {drop.unit}, allowed {goal.max_drop})"
+    return f"{text}, confirmed on {quality.samples} samples that took no part in choosing it"
+
+
+def explained(trials: Sequence[Trial], best: Trial | None) -> list[Trial]:
+    """The same trials, in order, with a reason for each that passed and was not chosen."""
+
+    def told(trial: Trial) -> Trial:
+        if trial.status != "ok" or trial.origin == "brought" or trial.speedup is None:
+            return trial
+        if best is None or trial.id == best.id:
+            return replace(trial, reason="") if trial.reason else trial
+        own = trial.speedup.value
+        if best.speedup is not None and best.origin != "brought":
+            gap = f"{own:.2f}x beside {best.speedup.value:.2f}x"
+            reason = f"slower than the choice: {gap}" if own <= best.speedup.value else f"not confirmed: {gap}"
+        else:
+            low, high = trial.speedup.ci95 or (own, own)
+            shown = f"{own:.2f}x, 95% interval {low:.2f} to {high:.2f}"
+            reason = f"not confirmed: {shown}" if own > 1 else f"not faster than the model as brought: {shown}"
+        return trial if reason == trial.reason else replace(trial, reason=reason)
+
+    return [told(trial) for trial in trials]
+
+
+def front(trials: Sequence[Trial], figure: str) -> list[str]:
+    """Ids of the trials that no other beats in the goal's figure, peak memory, size and quality drop together."""
+    names = list(dict.fromkeys([figure, "peak_memory_mb", "size_mb"]))
+    rows, ids = [], []
+    for trial in trials:
+        figures = trial.measurement.figures
+        if not all(name in figures for name in names):
+            continue
+        drop = 0.0 if trial.measurement.quality is None else trial.measurement.quality.drop.value
+        rows.append([*(figures[name].value for name in names), drop])
+        ids.append(trial.id)
+    directions = [name in HIGHER_IS_BETTER for name in names] + [False]
+    return [ids[i] for i in pareto(rows, directions)]
