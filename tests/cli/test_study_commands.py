@@ -138,7 +138,7 @@ def test_the_demo_prints_the_winner_beside_both_baselines(hasten, home, study, o
     for name, speedup in (("as brought", "1.00x"), ("full precision", "1.31x"), ("chosen", "5.48x")):
         (line,) = [line for line in short.splitlines() if line.startswith(name)]
         assert line.endswith(speedup)
-    assert str(home / "hasten-demo-vision.html") in out
+    assert "hasten-demo-vision.html" in out
     assert "hasten optimize MODEL.onnx" in out
 
 

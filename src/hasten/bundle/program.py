@@ -1,4 +1,7 @@
-"""A bundle in use: its model loaded under its recipe. This part, and all that it stands on, also ships in `run.py`."""
+"""A bundle in use: its model loaded under its recipe.
+
+This part, and all that it stands on, also ships in `run.py`.
+"""
 
 from __future__ import annotations
 

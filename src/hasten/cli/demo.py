@@ -66,7 +66,7 @@ def command(
         ),
     )
     study = outcome.study
-    page = api.report(study, bundle.absolute().parent / f"hasten-demo-{chosen.name}.html")
+    page = api.report(study, bundle.parent / f"hasten-demo-{chosen.name}.html")
     outcome.show(screen)
     screen.show(heading("In short"), in_short(study))
     if chosen.beside:

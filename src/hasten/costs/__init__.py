@@ -1,0 +1,1 @@
+"""Arithmetic on paper, with its data files: roofline, memory, price, energy, carbon."""

@@ -1,0 +1,1 @@
+"""How fast, how much memory and energy, how good."""
