@@ -1,7 +1,6 @@
 """Writes docs/cli.md from the command line itself, so that the page cannot say what the commands do not.
 
-    python docs/make_cli_reference.py            write the page
-    python docs/make_cli_reference.py --check    exit with 1 where the page is not what would be written
+`python docs/make_cli_reference.py` writes the page; with `--check` it exits with 1 where the page is not current.
 """
 
 from __future__ import annotations
@@ -64,13 +63,14 @@ def _about(parser: Any, program: str, said: str) -> Iterator[str]:
 
 
 def _metavar(param: Any) -> str:
-    return str(param.metavar or param.name.upper())
+    """What stands for the value; in words where it has a bar, which a table would take for its own."""
+    return str(param.metavar or param.name.upper()).replace("|", " or ")
 
 
 def _option(param: Any) -> str:
     value = "" if param.is_flag else f" {_metavar(param)}"
     names = [*param.opts, *param.secondary_opts]
-    return ", ".join(f"`{name}{value if name.startswith('--') else ''}`" for name in names).replace("|", "\\|")
+    return ", ".join(f"`{name}{value if name.startswith('--') else ''}`" for name in names)
 
 
 def _default(param: Any) -> str:

@@ -1,9 +1,8 @@
-"""Makes the README's pictures with hasten itself: the live table of the demo while it runs, and the first screen of its report.
+"""Makes the README's pictures with hasten itself: the demo's live table, and the first screen of its report.
 
-    python docs/make_pictures.py [--budget 90s]
-
-Runs `hasten demo`'s own workload once (in a temporary store and folder), keeps the live table as it stood when the finalists had
-been raced, and photographs the report in a headless Chromium (`apt-get install chromium`). Run it on a quiet machine.
+`python docs/make_pictures.py [--budget 90s]` optimises the demo's workload once, in a temporary store, keeps the live
+table as it stands while the winner is being confirmed, and photographs the report in a headless Chromium (`apt-get
+install chromium`). The pictures show figures: run it on a quiet machine.
 """
 
 from __future__ import annotations
@@ -21,9 +20,15 @@ from pathlib import Path
 FOLDER = Path(__file__).parent / "pictures"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = (
-    "--headless --no-sandbox --disable-gpu --no-first-run --hide-scrollbars --disable-background-networking "
-    "--disable-component-update --disable-sync"
-).split()
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--hide-scrollbars",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
 COLUMNS, ROWS = 108, 34
 MOST_BYTES = 300_000
 

@@ -26,7 +26,8 @@ SNIPPETS = (DOCS / "snippets", ROOT / "examples" / "plugin")
 PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
 
 _BLOCK = re.compile(
-    r"(?:<!-- needs: (?P<needs>[\w, ]+) -->\s*)?^(?P<indent> *)```(?P<language>python|bash)[^\n]*\n(?P<body>.*?)^(?P=indent)```",
+    r"(?:<!-- needs: (?P<needs>[\w, ]+) -->\s*)?"
+    r"^(?P<indent> *)```(?P<language>python|bash)[^\n]*\n(?P<body>.*?)^(?P=indent)```",
     re.MULTILINE | re.DOTALL,
 )
 _INCLUDED = re.compile(r'^--8<-- "(?P<name>[^"]+)"$', re.MULTILINE)
@@ -62,7 +63,6 @@ def blocks(page: Path) -> Iterator[Block]:
 
 def _snippet(name: str) -> str:
     return next(path for folder in SNIPPETS if (path := folder / name).exists()).read_text(encoding="utf-8")
-
 
 
 @pytest.fixture(scope="session")
@@ -158,7 +158,9 @@ def test_every_figure_is_named_with_its_json_key() -> None:
 
 def test_the_tables_of_figures_have_places_to_be_written_to() -> None:
     for page in (ROOT / "README.md", DOCS / "index.md"):
-        assert re.search(r"<!-- figures:inference -->\n.*?<!-- /figures -->", page.read_text(encoding="utf-8"), re.DOTALL)
+        assert re.search(
+            r"<!-- figures:inference -->\n.*?<!-- /figures -->", page.read_text(encoding="utf-8"), re.DOTALL
+        )
 
 
 def test_the_pictures_are_there_small_and_ask_for_nothing() -> None:

@@ -5,9 +5,8 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 random = np.random.default_rng(0)
-sizes = [64, 512, 512, 10]
 nodes, weights, last = [], [], "x"
-for at, (rows, columns) in enumerate(zip(sizes, sizes[1:])):
+for at, (rows, columns) in enumerate([(64, 512), (512, 512), (512, 10)]):
     weights.append(random.standard_normal((rows, columns), dtype=np.float32) * (2 / rows) ** 0.5)
     out = "logits" if columns == 10 else f"hidden{at}"
     nodes.append(helper.make_node("MatMul", [last, f"w{at}"], [out], name=f"product{at}"))
