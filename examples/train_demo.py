@@ -81,7 +81,9 @@ def augment(images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 def accuracy(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> float:
     model.eval()
     with torch.inference_mode():
-        hits = sum(int((model(x).argmax(1) == y).sum()) for x, y in zip(images.split(500), labels.split(500)))
+        hits = sum(
+            int((model(x).argmax(1) == y).sum()) for x, y in zip(images.split(500), labels.split(500), strict=True)
+        )
     return hits / len(labels)
 
 

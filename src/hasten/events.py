@@ -13,10 +13,10 @@ EventKind = Literal["stage", "progress", "trial", "round", "note", "done"]
 
 @dataclass(frozen=True)
 class Event:
-    """One thing that happened. `fraction` is the share of the whole that is done, where it is known;
+    """One thing that happened. `fraction` is the share of the whole that is done, where it is known.
 
-    "stage" opens a part of the loop, "progress" moves inside it, "trial" carries a finished `trial`, "round" a round of a
-    race, "note" a sentence that belongs into the report, "done" the end.
+    "stage" opens a part of the loop, "progress" moves inside it, "trial" carries a finished `trial`, "round" a round of
+    a race, "note" a sentence that belongs into the report, "done" the end.
     """
 
     kind: EventKind

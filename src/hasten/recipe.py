@@ -68,7 +68,8 @@ class Recipe:
     def edit(self, section: str, **values: Any) -> Recipe:
         """A copy with keys of `[section]` set; a value of None removes the key."""
         merged = {**getattr(self, section), **values}
-        return replace(self, **{section: {key: value for key, value in merged.items() if value is not None}})
+        edited: dict[str, Any] = {section: {key: value for key, value in merged.items() if value is not None}}
+        return replace(self, **edited)
 
     def has(self, lever: str) -> bool:
         return any(step.lever == lever for step in self.steps)

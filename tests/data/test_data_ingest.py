@@ -526,6 +526,18 @@ def test_images_are_scaled_shifted_and_laid_out_as_asked(tmp_path: Path) -> None
     assert read(folder, of, tmp_path)[0]["image"].shape == (8, 10, 3)
 
 
+def test_how_images_are_read_can_be_said_in_one_option(tmp_path: Path) -> None:
+    folder = images(tmp_path, a=1, b=1)
+    of = model(image=("float32", [None, None, None, 3]))
+    said = data.ingest(folder, of, tmp_path / "s", preprocess="resize=6x7, mean=0.5, std=0.25/0.5/0.5, layout=nhwc")
+    meant = data.ingest(folder, of, tmp_path / "s", image_size=(6, 7), mean=[0.5], std=[0.25, 0.5, 0.5], layout="NHWC")
+    assert said.sha256 == meant.sha256
+    assert SampleSet.open(said.path)[1]["image"].shape == (6, 7, 3)
+    for wrong in ("resize=", "resize=0", "mean=grey", "layout=abc", "crop=3", "resize=6,std"):
+        with pytest.raises(InvalidInput, match="--preprocess"):
+            data.ingest(folder, of, tmp_path / "s", preprocess=wrong + ("" if "=" in wrong else "=1"))
+
+
 @pytest.mark.usefixtures("functions")
 def test_a_function_can_turn_pixels_into_inputs(tmp_path: Path) -> None:
     of = model(image=("float32", ["n", 3, 8, 10]))

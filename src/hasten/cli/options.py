@@ -50,7 +50,7 @@ Preprocess = Annotated[
     typer.Option(
         "--preprocess",
         metavar="HOW",
-        help="For images: module:function, or resize=224,mean=...,std=...,layout=nchw.",
+        help="For images: module:function, or resize=224,mean=0.5,std=0.5,layout=nchw.",
         rich_help_panel=DATA,
     ),
 ]

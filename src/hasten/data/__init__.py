@@ -57,10 +57,17 @@ def ingest(
     `spec` is a file (.npz, .npy, .jsonl, .csv, .parquet), a folder of images or `module:function`; None makes samples
     from the signature. `label` names the key or column of the labels. `batch_axis` says whether a sample carries the
     model's batch axis. `limit` keeps that many samples, drawn with `seed` (the first ones of a function).
-    Raises `InvalidInput` that names what was expected beside what was found.
+    `preprocess` is `module:function`, or for images `resize=224,mean=...,std=...,layout=nchw`, which stands for the
+    arguments of those names. Raises `InvalidInput` that names what was expected beside what was found.
     """
     from hasten.isolate import Limits, WorkerFailed, run
 
+    if preprocess is not None and "=" in preprocess:
+        from hasten.data.preprocess import settings
+
+        given = {"image_size": image_size, "mean": mean, "std": std, "layout": layout} | settings(preprocess)
+        image_size, mean, std, layout = given["image_size"], given["mean"], given["std"], given["layout"]
+        preprocess = None
     size = image_size if not isinstance(image_size, int) else (image_size, image_size)
     payload = {
         "spec": None if spec is None else str(spec),

@@ -37,7 +37,7 @@ def resolve(name: str) -> Callable[..., Any]:
         found = getattr(found, part)
     if not callable(found):
         raise InvalidInput(f"{name} is a {type(found).__name__}, not a function", "name a function")
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def _import(module_name: str) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hasten import data as samples_of
 from hasten import formats
@@ -49,8 +50,9 @@ def prepare(
     loaded = model if isinstance(model, Model) else formats.load(model)
     if loaded.format not in RUNTIME_OF:
         raise InvalidInput(f"no runtime here executes {loaded.format} models", "export the model to ONNX")
+    axis: Any = batch_axis
     samples = samples_of.ingest(
-        data, loaded, cache_dir() / "samples", label=label, preprocess=preprocess, batch_axis=batch_axis
+        data, loaded, cache_dir() / "samples", label=label, preprocess=preprocess, batch_axis=axis
     )
     if output is not None and output not in {t.name for t in loaded.signature.outputs}:
         names = ", ".join(t.name for t in loaded.signature.outputs)
