@@ -124,9 +124,8 @@ def grid(payload: dict[str, Any], scope: Any) -> dict[str, Any]:
     batches = payload["batches"]
     once(batches[0], True)
     first = {batch: once(batch, True) for batch in batches}
-    seconds = {
-        b: median([first[b], once(b, True)]) if first[b] < 1.25 * min(first.values()) else first[b] for b in first
-    }
+    worth = [batch for batch in batches if first[batch] < 1.25 * min(first.values())]
+    seconds = first | {batch: median([first[batch], once(batch, True)]) for batch in worth}
     best = min(seconds, key=lambda batch: seconds[batch])
     rows = [({"batch": batch, "sort": True}, len(scene) / seconds[batch]) for batch in batches]
     rows.append(({"batch": best, "sort": False}, len(scene) / once(best, False)))
