@@ -43,8 +43,8 @@ def demo() -> Demo:
         str(model()),
         "hasten.demo.text:samples",
         "hasten.demo.text:probe",
-        "1pt",
-        150.0,
+        "2pt",
+        180.0,
     )
 
 

@@ -39,8 +39,8 @@ class VariantCache:
             run("DELETE FROM hasten_variants WHERE key = :key", key=key)
         return None
 
-    def add(self, key: str, path: Path | None = None) -> Path:
-        """Index the finished folder (or file) of `key`, by default the one of that name; then evict."""
+    def add(self, key: str, path: Path | None = None, keep: Collection[str] = ()) -> Path:
+        """Index the finished folder (or file) of `key`, by default the one of that name; then evict, but not `keep`."""
         path = (self.folder / key if path is None else path).absolute()
         with self._database.transaction() as run:
             run(
@@ -52,8 +52,12 @@ class VariantCache:
                 size=_size_bytes(path),
                 now=self._clock(),
             )
-        self.evict(keep=(key,))
+        self.evict(keep=(key, *keep))
         return path
+
+    def keys(self) -> frozenset[str]:
+        with self._database.transaction(write=False) as run:
+            return frozenset(row[0] for row in run("SELECT key FROM hasten_variants"))
 
     @property
     def size_bytes(self) -> int:

@@ -20,7 +20,9 @@ ROUND_LIMIT_S = 300.0
 
 @dataclass
 class Station:
-    """`rounds` keeps every raw answer since it was opened. A context: leaving it closes the worker."""
+    """`rounds` keeps every raw answer since it was opened; a round takes the first `limit` samples of the scene (None
+    is all), `repeat` times. A context: leaving it closes the worker.
+    """
 
     name: str
     worker: Worker
@@ -29,6 +31,7 @@ class Station:
     tariff: Tariff
     size_bytes: int
     repeat: int = 1
+    limit: int | None = None
     rounds: list[Mapping[str, Any]] = field(default_factory=list)
 
     @classmethod
@@ -40,19 +43,22 @@ class Station:
         goal: Goal,
         tariff: Tariff,
         size_bytes: int,
-        repeat: int,
+        repeat: int = 1,
+        limit: int | None = None,
     ) -> Station:
         """Load and warm up the variant of `payload` (see `measure.bench.open`); a failure closes the worker."""
         try:
-            opened = worker.call("hasten.measure.bench:open", dict(payload), OPEN_S)
+            opened = worker.call("hasten.measure.bench:open", {**payload, "limit": limit}, OPEN_S)
         except BaseException:
             worker.close()
             raise
-        return cls(name, worker, opened, goal, tariff, size_bytes, repeat)
+        return cls(name, worker, opened, goal, tariff, size_bytes, repeat, limit)
 
     def round(self) -> float:
         """Run one round and return the goal's figure for it (throughput, where the goal is no matter of rounds)."""
-        answer = self.worker.call("hasten.measure.bench:round", {"repeat": self.repeat}, ROUND_LIMIT_S)
+        answer = self.worker.call(
+            "hasten.measure.bench:round", {"repeat": self.repeat, "limit": self.limit}, ROUND_LIMIT_S
+        )
         self.rounds.append(answer)
         figure = "throughput_per_s" if self.goal.figure in RESIDENT else self.goal.figure
         return self.tariff.figure(figure, answer)
@@ -62,10 +68,10 @@ class Station:
         answer = self.worker.call("hasten.measure.bench:round", {"scenario": "single-stream"}, ROUND_LIMIT_S)
         return list(answer["latencies_ms"])
 
-    def outputs(self, indices: Sequence[int], path: Path) -> Path:
-        """Save the ordered outputs of these samples to `path`."""
-        self.worker.call("hasten.measure.bench:outputs", {"indices": list(indices), "path": str(path)}, None)
-        return path
+    def outputs(self, indices: Sequence[int], path: Path, seconds: float | None = None) -> int:
+        """Save the ordered outputs of these samples to `path`; with `seconds`, of as many as fit. How many they are."""
+        payload = {"indices": list(indices), "path": str(path), "seconds": seconds}
+        return int(self.worker.call("hasten.measure.bench:outputs", payload, None)["count"])
 
     def operators(self) -> list[dict[str, Any]]:
         answer: list[dict[str, Any]] = self.worker.call("hasten.measure.bench:operators", {}, ROUND_LIMIT_S)

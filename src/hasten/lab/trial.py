@@ -30,15 +30,18 @@ from hasten.workload import Split, Workload
 
 ROUND_S = 0.5
 """A round of the baseline takes about this long: short rounds follow the machine's drift, long ones hide jitter."""
-SCENE_OFFLINE = 256
-SCENE_SINGLE = 64
+SCENE_ROUNDS = 8
+"""The scene is this many baseline rounds long: variants are quicker, and sorting needs many samples to sort."""
+SCENE_OFFLINE = (32, 256)
+SCENE_SINGLE = (4, 64)
+"""The least and the most samples of a scene; a round of the baseline takes at least the least."""
 SCREEN_ROUNDS = 5
 SCREEN_S = 60.0
 QUALITY_S = 6.0
-"""Screening spends at most about this long on the baseline's outputs; confirming uses every verification sample."""
-VERIFY_SHARE = 0.4
-VERIFY_S = 10.0
-"""Of the time to confirm, at most this share, or this long, goes to the baseline's outputs on verification samples."""
+"""Screening spends about this long on the baseline's outputs, confirming the given share of its time, or so long."""
+VERIFY_SHARE = 0.35
+VERIFY_S = 8.0
+CONFIRM_ROUNDS = 6
 RESIDENT_AGAIN = 2
 ONE = Figure(1.0, "x", "measured", (1.0, 1.0))
 
@@ -55,6 +58,14 @@ class Lab(Protocol):
     def operators(self, recipe: Recipe) -> list[dict[str, Any]]: ...
     def profile(self, recipe: Recipe) -> dict[str, Any]: ...
     def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Where the baseline's outputs are, and of how many samples of the pool."""
+
+    path: Path
+    count: int
 
 
 @dataclass
@@ -78,10 +89,11 @@ class LocalLab:
         self._reference: Station | None = None
         self._baseline: Recipe | None = None
         self._scene: tuple[int, ...] = ()
-        self._quality_scene: tuple[int, ...] = ()
+        self._limit: int | None = None
         self._repeat = 1
         self._per_sample_s = 1e-3
         self._verdicts: dict[str, dict[str, Any]] = {}
+        self._answers: dict[str, Expected] = {}
 
     def clock(self) -> float:
         return time.monotonic()
@@ -100,7 +112,7 @@ class LocalLab:
         """Open the model as brought, size the scene by its speed, and keep it open beside every later trial."""
         self._baseline = recipe
         self._size_scene(recipe, self.build(recipe))
-        self._reference = self._stack.enter_context(self._open(recipe, self._scene))
+        self._reference = self._stack.enter_context(self._open(recipe, self._scene, limit=self._limit))
 
     def baseline(self) -> Trial:
         """The figures of the model as brought; its speed-up is 1 by definition."""
@@ -116,17 +128,20 @@ class LocalLab:
         )
 
     def _size_scene(self, recipe: Recipe, variant: Variant) -> None:
-        """Take as many selection samples as the baseline does in a round, and repeat few samples to fill it."""
+        """Take selection samples for several rounds of the baseline; where there are few, repeat them to fill a round.
+
+        Beside a trial the baseline runs only the first `_limit` samples of the scene, so that a slow one does not eat
+        the budget; the race and the confirmation run all of it.
+        """
         pool = self.split.selection
         few = min(len(pool), 16)
         with self._open(recipe, pool[:few], variant) as probe:
             self._per_sample_s = max(1e-6, probe.opened["round_s"] / few)
-        single = self.workload.scenario == "single-stream"
-        wanted = max(4 if single else 32, int(ROUND_S / self._per_sample_s))
-        count = max(1, min(len(pool), SCENE_SINGLE if single else SCENE_OFFLINE, wanted))
-        self._scene = pool[:count]
-        self._repeat = max(1, round(ROUND_S / (self._per_sample_s * count)))
-        self._quality_scene = pool[: max(few, min(len(pool), int(QUALITY_S / self._per_sample_s)))]
+        least, most = SCENE_SINGLE if self.workload.scenario == "single-stream" else SCENE_OFFLINE
+        fill = ROUND_S / self._per_sample_s
+        self._scene = pool[: max(least, min(most, int(fill * SCENE_ROUNDS)))]
+        self._limit = min(len(self._scene), max(least, int(fill)))
+        self._repeat = max(1, round(fill / self._limit))
 
     # -- screening ------------------------------------------------------------------------------------------------
 
@@ -185,13 +200,26 @@ class LocalLab:
         """Execution settings do not change what is computed: recipes alike in the rest share one verdict."""
         key = quality_key(recipe)
         if key not in self._verdicts:
-            reference, baseline = self._started()
-            expected = self._outputs_path(baseline, "selection")
-            if not expected.is_file():
-                reference.outputs(self._quality_scene, expected)
-            path = station.outputs(self._quality_scene, self._outputs_path(recipe, "selection"))
-            self._verdicts[key] = self._evaluate(expected, path, self._quality_scene)
+            expected = self._expected("selection", self.split.selection, QUALITY_S)
+            path = self._outputs_path(recipe, "selection")
+            indices = self.split.selection[: expected.count]
+            station.outputs(indices, path)
+            self._verdicts[key] = self._evaluate(expected.path, path, indices)
         return self._verdicts[key]
+
+    def _expected(self, stage: str, pool: Sequence[int], seconds: float) -> Expected:
+        """The outputs of the model as brought on as many samples as fit into `seconds`, computed once.
+
+        Its batches are sorted by length where padding is verified to change nothing: that is quicker, and the same.
+        """
+        if stage not in self._answers:
+            _, baseline = self._started()
+            padding = self.workload.padding
+            recipe = baseline.edit("runner", sort=True) if padding is not None and padding.verified else baseline
+            path = self._outputs_path(baseline, stage)
+            with self._open(recipe, pool[:1]) as station:
+                self._answers[stage] = Expected(path, station.outputs(pool, path, seconds))
+        return self._answers[stage]
 
     # -- racing and confirming ------------------------------------------------------------------------------------
 
@@ -231,7 +259,8 @@ class LocalLab:
         start = self.clock()
         brought, *others = beside
         everyone = [brought, *(other for other in others if other.id != trial.id), trial]
-        scene = self.split.verification[: max(1, len(self._scene))]
+        most = int(budget_s * (1 - VERIFY_SHARE) / (CONFIRM_ROUNDS + 2) / self._per_sample_s)
+        scene = self.split.verification[: max(1, min(len(self._scene), max(self._limit or 1, most)))]
         with ExitStack() as stack:
             stations = [stack.enter_context(self._open(each.recipe, scene)) for each in everyone]
             result = race(
@@ -239,16 +268,15 @@ class LocalLab:
                 ratio=self.ratio,
                 clock=self.clock,
                 budget_s=budget_s * (1 - VERIFY_SHARE),
+                min_rounds=CONFIRM_ROUNDS,
                 seed=self.seed + 1,
                 on_round=lambda number: self.on_event(Event("round", f"round {number} of the confirmation")),
             )
             if trial.id in result.errors or trial.id not in result.ratios:
                 raise Failed(f"failed while it was confirmed: {result.errors.get(trial.id, 'the baseline failed')}")
             latencies = self._latencies(stations)
-            per_sample_s = min(each["seconds"] / each["count"] for each in stations[0].rounds)
-            affordable = max(VERIFY_S, budget_s * VERIFY_SHARE) / per_sample_s
-            indices = self.split.verification[: max(32, int(affordable))]
-            expected = stations[0].outputs(indices, self._outputs_path(brought.recipe, "verification"))
+            expected = self._expected("verification", self.split.verification, max(VERIFY_S, budget_s * VERIFY_SHARE))
+            indices = self.split.verification[: expected.count]
             confirmed = []
             for station, each in zip(stations, everyone, strict=True):
                 if each.id in result.errors:
@@ -257,8 +285,9 @@ class LocalLab:
                 figures = self.figures(station, latencies.get(each.id))
                 speedup, quality, status, reason = ONE, None, each.status, each.reason
                 if each is not brought:
-                    path = station.outputs(indices, self._outputs_path(each.recipe, "verification"))
-                    verdict = self._evaluate(expected, path, indices)
+                    path = self._outputs_path(each.recipe, "verification")
+                    station.outputs(indices, path)
+                    verdict = self._evaluate(expected.path, path, indices)
                     if each is trial and self.goal.figure in RESIDENT:
                         speedup = self._resident_again(stations[0], station, (brought.recipe, each.recipe))
                     else:
@@ -323,9 +352,10 @@ class LocalLab:
         """B's quality beside A's on the selection samples."""
         folder = self.workdir / "outputs"
         folder.mkdir(exist_ok=True)
-        expected = a.outputs(self._quality_scene, folder / "a.npz")
-        path = b.outputs(self._quality_scene, folder / "b.npz")
-        return self._evaluate(expected, path, self._quality_scene)
+        count = a.outputs(self.split.selection, folder / "a.npz", QUALITY_S)
+        indices = self.split.selection[:count]
+        b.outputs(indices, folder / "b.npz")
+        return self._evaluate(folder / "a.npz", folder / "b.npz", indices)
 
     # -- common ---------------------------------------------------------------------------------------------------
 
@@ -392,7 +422,9 @@ class LocalLab:
         )
         return answer
 
-    def _open(self, recipe: Recipe, indices: Sequence[int], variant: Variant | None = None) -> Station:
+    def _open(
+        self, recipe: Recipe, indices: Sequence[int], variant: Variant | None = None, limit: int | None = None
+    ) -> Station:
         variant = variant or self.build(recipe)
         workload = self.workload.to_json()
         payload = {
@@ -406,14 +438,14 @@ class LocalLab:
         }
         worker = Worker(Limits(memory_bytes=self.memory_bytes, cpus=self.device.cpus or None))
         size = sum(part.facts.size_bytes for part in variant.parts.values())
-        return Station.open(recipe.id, worker, payload, self.goal, self.tariff, size, self._repeat)
+        return Station.open(recipe.id, worker, payload, self.goal, self.tariff, size, self._repeat, limit)
 
     def _started(self) -> tuple[Station, Recipe]:
         """The baseline's station, opened again if its worker was lost, and its recipe."""
         if self._reference is None or self._baseline is None:
             raise Failed("the lab was used before it was started")
         if not self._reference.worker.alive:
-            self._reference = self._stack.enter_context(self._open(self._baseline, self._scene))
+            self._reference = self._stack.enter_context(self._open(self._baseline, self._scene, limit=self._limit))
         return self._reference, self._baseline
 
     def _outputs_path(self, recipe: Recipe, stage: str) -> Path:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,8 +23,11 @@ if TYPE_CHECKING:
     from hasten.data import SampleSet
     from hasten.runner import Runner
 
-STEADY_ROUNDS = 3
+STEADY_ROUNDS = 8
 STEADY_GAIN = 0.97
+STEADY_S = 2.0
+"""Warming up ends when a round is hardly quicker than the best before it, after this many, or after this long."""
+CHUNK = 256
 
 
 @dataclass
@@ -33,14 +37,14 @@ class Opened:
     runner: Runner
     samples: SampleSet
     scenario: str
-    scene: list[Mapping[str, np.ndarray]]
+    scene: Sequence[Mapping[str, np.ndarray]]
 
 
 def open(payload: dict[str, Any], scope: Scope) -> dict[str, Any]:
     """Load the variant, take the scene's samples, and warm up until rounds no longer get quicker.
 
-    `payload`: variant, recipe, signature (of the source model), padding, samples (path), indices (the scene), scenario.
-    Returns seconds to load and to warm up, and the seconds of one round.
+    `payload`: variant, recipe, signature (of the source model), padding, samples (path), indices (the scene), scenario,
+    limit (warm up on the first so many samples of it). Returns seconds to load and to warm up, and of one such round.
     """
     from hasten.data import SampleSet
     from hasten.runner import open_runner
@@ -59,10 +63,11 @@ def open(payload: dict[str, Any], scope: Scope) -> dict[str, Any]:
     loaded = time.perf_counter()
     opened = Opened(runner, samples, payload["scenario"], scene)
     runner.warm(scene)
-    best = float("inf")
-    for _ in range(STEADY_ROUNDS + 5):
-        seconds = _run(opened, opened.scenario)["seconds"]
-        if seconds > best * STEADY_GAIN:
+    part = scene[: payload.get("limit")]
+    best = math.inf
+    for _ in range(STEADY_ROUNDS):
+        seconds = _run(opened, opened.scenario, part)["seconds"]
+        if seconds > best * STEADY_GAIN or time.perf_counter() - loaded > STEADY_S:
             break
         best = seconds
     scope.state["opened"] = opened
@@ -76,11 +81,13 @@ def open(payload: dict[str, Any], scope: Scope) -> dict[str, Any]:
 def round(payload: dict[str, Any], scope: Scope) -> dict[str, Any]:
     """Run the scene `payload["repeat"]` times: seconds, CPU seconds, samples, and latencies in single-stream.
 
-    `payload["scenario"]` overrides the scenario that the variant was opened for.
+    `payload["scenario"]` overrides the scenario that the variant was opened for, and `payload["limit"]` takes only the
+    first so many samples of the scene.
     """
     opened: Opened = scope.state["opened"]
     scenario = payload.get("scenario") or opened.scenario
-    parts = [_run(opened, scenario) for _ in range(int(payload.get("repeat", 1)))]
+    scene = opened.scene[: payload.get("limit")]
+    parts = [_run(opened, scenario, scene) for _ in range(int(payload.get("repeat", 1)))]
     return {
         "seconds": sum(part["seconds"] for part in parts),
         "cpu_seconds": sum(part["cpu_seconds"] for part in parts),
@@ -91,11 +98,20 @@ def round(payload: dict[str, Any], scope: Scope) -> dict[str, Any]:
 
 
 def outputs(payload: dict[str, Any], scope: Scope) -> dict[str, Any]:
-    """Run the samples at `indices` and save their outputs, in that order, to `path`."""
+    """Run the samples at `indices` and save their outputs, in that order, to `path`.
+
+    With `seconds`, no further chunk of samples is begun after that time; `count` says how many were run.
+    """
     from hasten.measure.outputs import save
 
     opened: Opened = scope.state["opened"]
-    results = opened.runner.run([opened.samples[i] for i in payload["indices"]])
+    indices, seconds = payload["indices"], payload.get("seconds") or math.inf
+    results: list[Any] = []
+    start = time.perf_counter()
+    while len(results) < len(indices) and (not results or time.perf_counter() - start < seconds):
+        chunk = indices[len(results) : len(results) + CHUNK]
+        results += opened.runner.run([opened.samples[i] for i in chunk])
+        scope.progress(len(results) / len(indices), f"outputs of {len(results)} samples")
     save(Path(payload["path"]), results)
     return {"count": len(results)}
 
@@ -108,9 +124,9 @@ def operators(payload: dict[str, Any], scope: Scope) -> list[dict[str, Any]]:
     return [asdict(time) for time in opened.runner.operators(opened.scene)]
 
 
-def _run(opened: Opened, scenario: str) -> dict[str, Any]:
+def _run(opened: Opened, scenario: str, scene: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Any]:
     """One pass. The response cache starts empty: repeated rounds must not turn every sample into a hit."""
-    runner, scene = opened.runner, opened.scene
+    runner = opened.runner
     if runner.cache is not None:
         runner.cache.clear()
     latencies: list[float] = []

@@ -28,7 +28,7 @@ def prepare(payload: dict[str, Any], scope: Scope) -> dict[str, Any]:
     from hasten.runner import open_runner, padding
 
     model = Model.from_json(payload["model"])
-    samples = SampleSet.open(Path(payload["samples"]))
+    samples: Any = SampleSet.open(Path(payload["samples"]))
     few = [samples[i] for i in range(min(PROBE_SAMPLES, len(samples)))]
     scope.progress(None, "running the model as brought")
     engine = runtime(payload["runtime"])
@@ -41,7 +41,7 @@ def prepare(payload: dict[str, Any], scope: Scope) -> dict[str, Any]:
     pad = padding.infer(model.signature, samples)
     lengths = None
     if pad is not None:
-        session = engine.load(model, Settings())
+        session = engine.load(model, Settings(precision="fp32"))
         try:
             pad = padding.verify(pad, session.run, samples)
         finally:
