@@ -79,8 +79,10 @@ def command(
 
 
 def comparison_report(found: Comparison) -> Iterator[RenderableType]:
+    for side, name in (("A", found.a), ("B", found.b)):
+        yield Text.assemble((f"{side}  ", "bold"), (name, "dim"), overflow="fold")
     yield Text("")
-    yield figures_table(dict(found.measurements))
+    yield figures_table(dict(zip("AB", (found.measurements[name] for name in (found.a, found.b)), strict=True)))
     lines = found.words()
     yield heading("Verdict")
     for place, line in enumerate(lines):

@@ -95,7 +95,7 @@ def studies_table(entries: Sequence[Entry], now: float) -> Table:
             header["workload"]["model"]["path"].rsplit("/", 1)[-1],
             header["goal"]["optimise"],
             str(entry.trials),
-            header["why"] or "unfinished",
+            header["why"].partition(" (")[0] or "unfinished",
         )
     return table
 
