@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from hasten.errors import InvalidInput
 from hasten.events import Event, OnEvent, ignore
@@ -278,7 +278,7 @@ def optimize(
     label: str | None = None,
     output: str | None = None,
     preprocess: str | None = None,
-    batch_axis: Literal["auto", "yes", "no"] = "auto",
+    batch_axis: str = "auto",
     price: float | None = None,
     country: str | None = None,
     pue: float = 1.0,
@@ -524,7 +524,7 @@ def _prepare(
     label: str | None,
     output: str | None,
     preprocess: str | None,
-    batch_axis: Literal["auto", "yes", "no"],
+    batch_axis: str,
     cpus: int | None,
     on_event: OnEvent,
 ) -> Prepared:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 from typing import Any
 
 from hasten import data as samples_of
@@ -41,7 +40,7 @@ def prepare(
     label: str | None = None,
     output: str | None = None,
     preprocess: str | None = None,
-    batch_axis: Literal["auto", "yes", "no"] = "auto",
+    batch_axis: Any = "auto",
     cpus: Sequence[int] | None = None,
     on_progress: Callable[[float | None, str], None] | None = None,
 ) -> Prepared:
