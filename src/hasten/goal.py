@@ -148,3 +148,11 @@ def parse_seconds(text: str) -> float:
     if not match:
         raise InvalidInput(f"cannot read the duration {text!r}", "write it as 90s, 5m or 1h")
     return float(match[1]) * {"s": 1, "": 1, "m": 60, "h": 3600}[match[2]]
+
+
+def parse_bytes(text: str) -> int:
+    """Read a size such as 512MB or 10GB into bytes (powers of ten)."""
+    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([kmgt]?)b?\s*", text.lower())
+    if not match:
+        raise InvalidInput(f"cannot read the size {text!r}", "write it as 512MB or 10GB")
+    return int(float(match[1]) * {"": 1, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}[match[2]])

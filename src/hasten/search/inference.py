@@ -369,20 +369,19 @@ class Search:
         while True:
             ranked = sorted((t for t in self.trials.values() if self._counts(t)), key=lambda t: -self._speed(t))
             ranked = [t for t in ranked if t.id != brought.id and self._speed(t) > 1.0]
-            if not ranked and not reasons:
-                return brought, "nothing that was tried is faster than the model as brought and as good"
+            if not ranked:
+                break
+            lost = len(self.lost)
             winner = self._confirm(brought, ranked if self.hurried else self._race(ranked), reasons)
             if winner is not None:
                 return winner, why(winner, self.study.goal)
-            if self.hurried or len(reasons) >= CONFIRMATIONS or not self._time_to_screen():
+            if self.hurried or len(self.lost) == lost or len(reasons) >= CONFIRMATIONS or not self._time_to_screen():
                 break
             self._explore_again()
-            if self._best_speedup() <= 1.0:
-                break
+        if not reasons:
+            return brought, "nothing that was tried is faster than the model as brought and as good"
         return self.trials[brought.id], (
             "no variant held when it was confirmed on fresh samples: " + "; ".join(dict.fromkeys(reasons))
-            if reasons
-            else "no variant could be confirmed in the time left"
         )
 
     def _settled(self) -> tuple[Trial, str] | None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hasten.costs.tariff import Tariff
 from hasten.device import Device
-from hasten.errors import InvalidInput
+from hasten.errors import Failed, InvalidInput
 from hasten.events import OnEvent, ignore
 from hasten.goal import Goal
 from hasten.isolate import Limits, run
@@ -19,11 +20,13 @@ from hasten.levers import Case, Lever, Proposal, all_levers
 from hasten.paths import cache_dir
 from hasten.recipe import Recipe
 from hasten.runtimes import all_runtimes
-from hasten.search.build import Builder
+from hasten.search.build import Builder, size_limit
 from hasten.search.inference import Search
 from hasten.search.prepare import OFFLINE_BATCH, RUNTIME_OF, Prepared
 from hasten.study import Study
 from hasten.versions import versions
+
+STORE_LIMIT = "1GB"
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,7 @@ class Plan:
     brought: Recipe
     builder: Builder
     fixed: tuple[Recipe, ...] = ()
+    store_limit_bytes: int = field(default_factory=lambda: size_limit("HASTEN_STORE_LIMIT", STORE_LIMIT))
 
 
 def plan(
@@ -87,21 +91,28 @@ def optimize(
         plan.study.seed,
         on_event,
     )
+    search = Search(
+        plan.study,
+        plan.case,
+        lab,
+        store,
+        plan.levers,
+        plan.brought,
+        on_event,
+        lambda case: measure_sensitivity(case, plan.builder),
+        plan.fixed,
+    )
+    plan.builder.left = search.left
     try:
-        return Search(
-            plan.study,
-            plan.case,
-            lab,
-            store,
-            plan.levers,
-            plan.brought,
-            on_event,
-            lambda case: measure_sensitivity(case, plan.builder),
-            plan.fixed,
-        ).run()
+        study = search.run()
     finally:
+        plan.builder.left = None
         lab.close()
         shutil.rmtree(plan.case.workdir, ignore_errors=True)
+    with contextlib.suppress(Failed):  # that what is old cannot be deleted now is no reason to lose what is new
+        plan.builder.tidy()
+        store.trim(plan.store_limit_bytes)
+    return study
 
 
 def builder_of(study: Study) -> Builder:
@@ -177,6 +188,6 @@ def measure_sensitivity(case: Case, builder: Builder) -> Mapping[str, Any] | Non
             "quantised": builder(case.recipe).to_json(),
             "step": quantised[0].to_json(),
         },
-        Limits(builder.memory_bytes, builder.seconds, case.device.cpus or None),
+        Limits(builder.memory_bytes, builder.limit_s, case.device.cpus or None),
     )
     return table
