@@ -55,24 +55,23 @@ def losses(kind: Kind, reference: Sequence[np.ndarray], outputs: Sequence[np.nda
     return error / size, math.sqrt(error / size)
 
 
-def allowed_loss(kind: Kind, drop: float, pairs: Iterable[tuple[float, float]]) -> float:
+def allowed_loss(kind: Kind, drop: float, pairs: Iterable[tuple[float, float]], samples: int) -> float:
     """The loss at which the seen drop should be `drop` (a fraction).
 
     `pairs` are measured (loss, seen). An answer changes when the error exceeds the margin, so the share of changed
     answers goes with the error's size, the root of `loss`; the factor is fitted to the pairs of models that still work.
+    Where no answer changed, half a one of `samples` is taken to have.
     """
     if kind == "cosine":
         return drop
     if kind == "error":
         return drop**2
-    working = [(loss, seen) for loss, seen in pairs if 0 < loss < BOUNDLESS and seen < BROKEN]
-    roots = sum(math.sqrt(loss) for loss, _ in working)
-    changed = sum(seen for _, seen in working)
-    if roots == 0:
+    working = [(math.sqrt(loss), seen) for loss, seen in pairs if 0 < loss < BOUNDLESS and seen < BROKEN]
+    if not working:
         return 0.0
-    if changed == 0:  # nothing changed any answer: what was seen is allowed
-        return max(loss for loss, _ in working)
-    return (drop * roots / changed) ** 2
+    pooled = sum(seen for _, seen in working) / sum(root for root, _ in working)
+    unseen = 0.5 / max(samples, 1) / max(root for root, _ in working)
+    return (drop / max(pooled, unseen)) ** 2
 
 
 def of_outputs(outputs: Mapping[str, Any], name: str | None) -> np.ndarray:

@@ -83,8 +83,8 @@ class Sensitivity(SettingsLever):
             failed = _assignment_in(trial.recipe, table)
             if failed is None or not choose.kept(failed):
                 continue
-            seen = _fraction(trial.measurement.quality.drop.value, case.goal.max_drop.unit)
-            measured = allowed_loss(table["kind"], max(seen, 0.0), _pairs(table))
+            seen = _fraction(trial.measurement.quality.drop.value)
+            measured = allowed_loss(table["kind"], max(seen, 0.0), _pairs(table), table["samples"])
             tighter = choose.repair(table, failed, measured, allowed)
             if tighter is not None:
                 yield tighter, "the last choice lost more than predicted: keep more operators"
@@ -93,7 +93,7 @@ class Sensitivity(SettingsLever):
 def allowed_by(case: Case, table: Mapping[str, Any]) -> float:
     """The loss that corresponds to the goal's allowed drop."""
     drop = case.goal.max_drop
-    return allowed_loss(table["kind"], _fraction(drop.amount, drop.unit), _pairs(table))
+    return allowed_loss(table["kind"], _fraction(drop.amount), _pairs(table), table["samples"])
 
 
 def recipe_of(recipe: Recipe, table: Mapping[str, Any], assignment: Mapping[str, str]) -> Recipe:
@@ -271,8 +271,8 @@ def _pairs(table: Mapping[str, Any]) -> list[tuple[float, float]]:
     return [*singles, (table["full"]["loss"], table["full"]["seen"])]
 
 
-def _fraction(amount: float, unit: str) -> float:
-    """A drop as a fraction: points and per cents of metrics that live between 0 and 1."""
+def _fraction(amount: float) -> float:
+    """A drop as a fraction: points and per cents alike, of metrics that live between 0 and 1."""
     return amount / 100.0
 
 
