@@ -119,3 +119,10 @@ def test_ctrl_c_before_anything_was_measured_exits_with_130(hasten, monkeypatch)
     code, _, err = hasten("optimize", "model.onnx", "--quiet")
     assert code == 130
     assert err == "interrupted\n"
+
+
+def test_a_missing_extra_is_named_before_anything_runs(hasten, monkeypatch):
+    monkeypatch.setattr("hasten.cli.profile.find_spec", lambda name: None)
+    code, out, err = hasten("profile", "model.onnx", "--export", "roofline")
+    assert (code, out) == (2, "")
+    assert "Run: pip install 'hasten[plots]'" in err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json as json_format
 from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -84,6 +85,8 @@ def _export(text: str, model: str) -> tuple[str, Path]:
     kind, _, path = text.partition("=")
     if kind not in EXPORTS:
         raise InvalidInput(f"cannot export {kind!r}", f"use one of: {', '.join(EXPORTS)}")
+    if kind == "roofline" and not (find_spec("altair") and find_spec("vl_convert")):
+        raise InvalidInput("drawing a plot needs altair", "install the extra", "pip install 'hasten[plots]'")
     return kind, Path(path) if path else Path(Path(model).stem + EXPORTS[kind])
 
 
