@@ -413,7 +413,7 @@ class Search:
             return ranked
         for trial in finalists:
             if trial.id not in ratios:
-                self.trials[trial.id] = self._keep(replace(trial, status="failed", reason="failed in the final race"))
+                self._keep(replace(trial, status="failed", reason="failed in the final race"))
         raced.sort(key=lambda t: -ratios[t.id].value)
         return [*raced, *ranked[FINALISTS:]]
 
@@ -436,7 +436,7 @@ class Search:
             except HastenError as error:
                 confirmed = [replace(trial, status="failed", reason=error.cause)]
             for again in confirmed:
-                self.trials[again.id] = self._keep(again)
+                self._keep(again)
             winner = confirmed[-1]
             if winner.status == "ok":
                 return winner
@@ -456,7 +456,7 @@ class Search:
             alike = quality_key(trial.recipe) == quality_key(loser.recipe) and trial.id != loser.id
             if alike and trial.origin != "brought" and self._counts(trial):
                 self.unproven.add(trial.id)
-                self.trials[trial.id] = self._keep(replace(trial, status=loser.status, reason=reason))
+                self._keep(replace(trial, status=loser.status, reason=reason))
 
     def _explore_again(self) -> None:
         """Look anew from all that still stands, now that what had been the best does not."""
@@ -511,6 +511,7 @@ class Search:
 
     def _keep(self, trial: Trial) -> Trial:
         self.measured = True
+        self.trials[trial.id] = trial  # first: a Ctrl-C may come while it is stored
         self.store.add_trial(self.study.key, trial)
         self.on_event(Event("trial", trial.reason, self._share(), trial))
         return trial
