@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 SCHEMA = "hasten.sensitivity/1"
 CALIBRATION_SAMPLES = 50
 MOST_SAMPLES = 200
-SECONDS_OF_RUNS = 30.0
-"""All passes over the samples together take about this long; slow models are judged on fewer samples."""
+SECONDS_OF_RUNS = 20.0
+"""All passes over the samples take about this long unless the caller says otherwise: fewer samples judge slow models."""
 
 ALLOWANCES = (1.0, 2.0, 0.5)
 """Multiples of the allowed drop to aim at: changed answers are not all for the worse, and the model may be wrong."""
@@ -110,7 +110,8 @@ def recipe_of(recipe: Recipe, table: Mapping[str, Any], assignment: Mapping[str,
 def measure(payload: Mapping[str, Any], scope: Scope) -> dict[str, Any]:
     """The table, as plain data (a worker function).
 
-    `payload`: case; before (the variant without the INT8 step); quantised (the variant with it); step (that step).
+    `payload`: case; before (the variant without the INT8 step); quantised (the variant with it); step (that step);
+    seconds (about how long all passes over the samples may take, if not `SECONDS_OF_RUNS`).
     """
     case = Case.from_json(payload["case"])
     before, quantised = Variant.from_json(payload["before"]), Variant.from_json(payload["quantised"])
@@ -127,7 +128,7 @@ def measure(payload: Mapping[str, Any], scope: Scope) -> dict[str, Any]:
         graph = _graph(runtime, model, batches, options, folder)
         if not graph.groups:
             raise Failed("no operator of the model was quantised")
-        losses_of = _losses(graph, case, model.signature, scope)
+        losses_of = _losses(graph, case, model.signature, float(payload.get("seconds") or SECONDS_OF_RUNS), scope)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     scope.progress(None, "timing every operator")
@@ -165,7 +166,7 @@ def _graph(runtime: str, model: Any, batches: Sequence[Any], options: Mapping[st
     return OnnxGraph(model, batches, options, folder)
 
 
-def _losses(graph: Any, case: Case, signature: Any, scope: Scope) -> dict[str, Any]:
+def _losses(graph: Any, case: Case, signature: Any, seconds: float, scope: Scope) -> dict[str, Any]:
     """Loss and seen drop of each group alone, and of all together."""
     kind = kind_of(case.workload.metric)
     indices = (*case.split.selection, *case.split.calibration)[:MOST_SAMPLES]
@@ -178,7 +179,7 @@ def _losses(graph: Any, case: Case, signature: Any, scope: Scope) -> dict[str, A
     run(batches[0])
     start = perf_counter()
     reference: list[Any] = []
-    share = SECONDS_OF_RUNS / (len(graph.groups) + 2)
+    share = seconds / (len(graph.groups) + 2)
     for batch in batches:
         reference.append(of_outputs(run(batch), case.workload.output))
         if perf_counter() - start > share:
