@@ -27,7 +27,7 @@ SCHEMA = "hasten.sensitivity/1"
 CALIBRATION_SAMPLES = 50
 MOST_SAMPLES = 200
 SECONDS_OF_RUNS = 20.0
-"""All passes over the samples take about this long unless the caller says otherwise: fewer samples judge slow models."""
+"""All passes over the samples take about this long unless the caller says otherwise; slow models see fewer samples."""
 
 ALLOWANCES = (1.0, 2.0, 0.5)
 """Multiples of the allowed drop to aim at: changed answers are not all for the worse, and the model may be wrong."""
