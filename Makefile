@@ -6,11 +6,11 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types layers tests format clean
+.PHONY: help demo test lint types layers site tests format clean
 
 help:
 	@echo "make demo     install the core into $(VENV) and make a real model faster"
-	@echo "make test     install everything and run what CI runs: lint, types, layers, tests"
+	@echo "make test     install everything and run what CI runs: lint, types, layers, docs, tests"
 	@echo "make format   format the code"
 	@echo "make clean    remove $(VENV) and every cache"
 
@@ -18,7 +18,7 @@ demo: $(VENV)/core
 	$(BIN)/hasten demo
 
 test: $(VENV)/full
-	@$(MAKE) --no-print-directory lint types layers tests
+	@$(MAKE) --no-print-directory lint types layers site tests
 
 lint: $(VENV)/full
 	$(BIN)/ruff check .
@@ -30,8 +30,11 @@ types: $(VENV)/full
 layers: $(VENV)/full
 	$(BIN)/lint-imports
 
+site: $(VENV)/full
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
 tests: $(VENV)/full
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 -rs
 
 format: $(VENV)/full
 	$(BIN)/ruff check --fix .
@@ -50,7 +53,7 @@ $(VENV)/core: pyproject.toml constraints.txt | $(BIN)/python
 
 $(VENV)/full: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing everything into $(VENV) (some minutes)"
-	@$(PIP) --editable '.[all,dev]'
+	@$(PIP) --editable '.[all,dev,docs]'
 	@touch $@ $(VENV)/core
 
 clean:
