@@ -100,7 +100,7 @@ def ingest(
     except WorkerFailed as error:
         raise InvalidInput(
             f"reading the samples from {spec or 'the signature'} failed: {error.outcome.reason}",
-            "the data is damaged or larger than the limits allow: try fewer samples", "--limit 500",
+            "the data is damaged or larger than the limits allow: try fewer samples",
         ) from None  # fmt: skip
 
 
