@@ -33,6 +33,8 @@ THREAD_VARIABLES = (
     "VECLIB_MAXIMUM_THREADS",
     "RAYON_NUM_THREADS",
 )
+NO_TELEMETRY = {"ORT_DISABLE_TELEMETRY": "1"}
+"""ONNX Runtime reads it when it loads; from 1.32 on nothing later keeps it from leaving a device id behind."""
 
 
 def run(target: str, payload: Any, limits: Limits | None = None, on_progress: Progress | None = None) -> Any:
@@ -64,7 +66,7 @@ class Worker:
         self._start()
 
     def _start(self) -> None:
-        environment = {**os.environ, MARK: self._mark}
+        environment = {**os.environ, **NO_TELEMETRY, MARK: self._mark}
         if self.limits.cpus is not None:
             environment |= dict.fromkeys(THREAD_VARIABLES, str(len(self.limits.cpus)))
         child_requests, self._requests = os.pipe()

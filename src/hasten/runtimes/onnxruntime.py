@@ -106,6 +106,8 @@ class OnnxRuntimeSession:
 
 
 def _open(model: Model, settings: Settings, profile_prefix: str = "", optimised: str | None = None) -> Any:
+    # Since 1.32 Linux wheels report too, from the moment of import, and leave a device id in the user's cache folder.
+    os.environ["ORT_DISABLE_TELEMETRY"] = "1"
     import onnxruntime as ort
 
     # Only fatal messages: what goes wrong reaches us as an exception too.
