@@ -286,8 +286,8 @@ def optimize(
 ) -> Study:
     """Run the whole loop and, with `out`, ship the winner.
 
-    Raises `GateRefused` where no variant and not even the model as brought satisfies `where`; the study is stored all
-    the same.
+    Raises `GateRefused` where no variant and not even the model as brought is shown to satisfy `where`; nothing ships
+    then, and the study is stored all the same.
     """
     from hasten.lab.store import Store
     from hasten.search.optimize import optimize, plan
@@ -324,10 +324,10 @@ def optimize(
         memory_bytes=_bytes(memory),
         on_event=on_event,
     )
+    _gate(study)
     if out is not None and study.best is not None:
         on_event(Event("stage", "writing and verifying the bundle", 0.97))
         save(study, out, pack=pack)
-    _gate(study)
     return study
 
 
@@ -498,6 +498,8 @@ def _subject(
     from hasten.search.optimize import brought_recipe, plan
 
     if is_bundle(Path(path)):
+        if recipe is not None:
+            raise InvalidInput(f"{path} is a bundle and has a recipe of its own", "leave --recipe out")
         contents = read(Path(path))
         prepared = _prepare(
             contents.variant.main, data, scenario, metric, label, output, preprocess, "auto", cpus, on_event
@@ -595,7 +597,7 @@ def _gate(study: Study) -> None:
     if best is None or not study.goal.where:
         return
     figures = best.measurement.figures
-    missed = [c for c in study.goal.where if c.figure in figures and not c.holds(figures[c.figure].value)]
+    missed = [c for c in study.goal.where if c.figure not in figures or not c.holds(figures[c.figure].value)]
     if not missed:
         return
     nearest = []
@@ -608,6 +610,8 @@ def _gate(study: Study) -> None:
         if values:
             value, name = min(values) if constraint.op in ("<", "<=") else max(values)
             nearest.append(f"{constraint.text}: the nearest was {value:.4g} by {name}")
+        else:
+            nearest.append(f"{constraint.text}: the budget was too short to measure it")
     refused = GateRefused(
         "no variant satisfies " + "; ".join(nearest), "relax the bound, or allow a larger drop or budget"
     )

@@ -57,8 +57,9 @@ class Quality:
     """How good a variant is beside the baseline, on the same samples.
 
     `value` is the metric itself; `drop` is how much worse than the baseline (positive is worse, whatever the sign of
-    the metric), in points for "pt" and in per cent of the baseline's value for "%". `kind` is "labels" where the data
-    has labels, else "fidelity" to the original model.
+    the metric), in points for "pt" and in per cent of the baseline's value for "%"; `bound` is what it is at most with
+    95% confidence (one-sided), which non-inferiority is judged by. `kind` is "labels" where the data has labels, else
+    "fidelity" to the original model.
     """
 
     metric: str
@@ -66,12 +67,14 @@ class Quality:
     drop: Figure
     kind: Literal["labels", "fidelity"]
     samples: int
+    bound: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         return {
             "metric": self.metric,
             "value": self.value.to_json(),
             "drop": self.drop.to_json(),
+            "bound": self.bound,
             "kind": self.kind,
             "samples": self.samples,
         }
@@ -84,6 +87,7 @@ class Quality:
             Figure.from_json(data["drop"]),
             data["kind"],
             data["samples"],
+            data.get("bound"),
         )
 
 

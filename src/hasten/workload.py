@@ -115,7 +115,7 @@ class Workload:
         return hashlib.sha256(text.encode()).hexdigest()
 
     def split(self, seed: int = 0) -> Split:
-        """Shuffle with `seed`: a tenth (at most 300) calibrates, about a sixth chooses, the rest confirms the choice.
+        """Shuffle with `seed`: a tenth calibrates and a quarter chooses (less of many samples), the rest confirms.
 
         Confirming gets most because showing that nothing was lost takes the most samples. With fewer than four samples
         there is nothing to set aside: all take part in everything, and no quality verdict is better than "undecided".
@@ -124,8 +124,8 @@ class Workload:
         if len(order) < 4:
             return Split(tuple(order), tuple(order), tuple(order))
         random.Random(seed).shuffle(order)
-        calibration = min(300, max(1, len(order) // 10))
-        middle = calibration + max(1, min(len(order) // 4, max(256, len(order) * 3 // 20)))
+        calibration = max(1, min(len(order) // 10, max(100, len(order) // 20), 300))
+        middle = calibration + max(1, min(len(order) // 4, max(150, len(order) * 3 // 40)))
         return Split(tuple(order[:calibration]), tuple(order[calibration:middle]), tuple(order[middle:]))
 
     def to_json(self) -> dict[str, Any]:

@@ -41,8 +41,10 @@ class Comparison:
     notes: tuple[str, ...] = field(default=())
 
     def words(self) -> list[str]:
-        low, high = self.ratio.ci95 or (self.ratio.value, self.ratio.value)
         name = self.figure.replace("_", " ").replace(".", " ")
+        if self.ratio.ci95 is None:
+            return [f"{self.ratio.value:.3f}x from one round, which shows nothing: give a larger budget", *self.notes]
+        low, high = self.ratio.ci95
         if low > 1.0:
             verdict = f"{self.b} is better than {self.a} in {name}"
         elif high < 1.0:

@@ -473,4 +473,5 @@ def as_quality(verdict: Mapping[str, Any]) -> Quality:
         Figure(verdict["drop"], verdict["drop_unit"], "measured", interval(verdict["drop_ci"])),
         verdict["kind"],
         verdict["samples"],
+        verdict["drop_bound"],
     )

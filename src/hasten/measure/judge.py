@@ -22,6 +22,8 @@ RESAMPLES = 2000
 USER_METRIC_S = 20.0
 """A user's metric that is slow is resampled less often, so that the bootstrap ends within about this long."""
 LEAST_RESAMPLES = 200
+VERDICT_LEVEL = 0.90
+"""Non-inferiority asks about one side: the upper end of the two-sided 90% interval is the one-sided 95% bound."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,7 @@ class Judgement:
     samples: int
     unit: str
     text: str
+    bound: float
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -50,6 +53,7 @@ class Judgement:
             "drop": self.drop.value,
             "drop_unit": self.allowed.unit,
             "drop_ci": _ends(self.drop),
+            "drop_bound": self.bound if math.isfinite(self.bound) else None,
             "verdict": self.verdict,
             "text": self.text,
             "samples_needed": self.samples_needed,
@@ -76,17 +80,18 @@ def compare(
     factor = 100.0 if allowed.unit == "%" else 1 / sides.scale
     identical = all(equal_to_rounding(a, b) for a, b in pairs)
     if identical:
-        drop = Interval(0.0, 0.0, 0.0)
+        drop = tight = Interval(0.0, 0.0, 0.0)
     elif relative and whole == 0:
         raise InvalidInput(
             f"the baseline's {name} is 0, and a drop in % is relative to it", "give the allowed drop in pt, such as 1pt"
         )
     else:
         drop = sides.drop_interval(relative, seed, resamples).scaled(factor)
-    verdict = non_inferior((drop.low, drop.high), allowed.amount)
+        tight = sides.drop_interval(relative, seed, resamples, VERDICT_LEVEL).scaled(factor)
+    verdict = non_inferior((tight.low, tight.high), allowed.amount)
     needed = None
     if verdict == "undecided":
-        needed = samples_needed(drop.value, (drop.low, drop.high), allowed.amount, sides.count, sides.changed())
+        needed = samples_needed(drop.value, (tight.low, tight.high), allowed.amount, sides.count, sides.changed())
     return Judgement(
         name,
         value,
@@ -98,7 +103,8 @@ def compare(
         sides.kind,
         sides.count,
         "fraction" if sides.scale != 1 else "",
-        _text(name, drop, allowed, verdict, needed, sides.count, identical),
+        _text(name, drop.value, tight, allowed, verdict, needed, sides.count, identical),
+        tight.high,
     )
 
 
@@ -140,7 +146,7 @@ class _Sides:
         low, high = self.bounds
         return Interval(found.value, max(low, found.low), min(high, found.high)), whole
 
-    def drop_interval(self, relative: bool, seed: int, resamples: int) -> Interval:
+    def drop_interval(self, relative: bool, seed: int, resamples: int, level: float = 0.95) -> Interval:
         import numpy as np
 
         from hasten.measure.statistics import bootstrap_score, paired_bootstrap
@@ -152,6 +158,7 @@ class _Sides:
                 relative=relative,
                 seed=seed,
                 resamples=resamples,
+                level=level,
             )
         numbers = np.arange(self.count)
         return bootstrap_score(
@@ -163,6 +170,7 @@ class _Sides:
             relative=relative,
             seed=seed,
             resamples=self.fewer(resamples),
+            level=level,
         )
 
     def fewer(self, resamples: int) -> int:
@@ -321,17 +329,25 @@ def _ends(interval: Interval) -> list[float] | None:
 
 
 def _text(
-    name: str, drop: Interval, allowed: Drop, verdict: str, needed: int | None, count: int, identical: bool
+    name: str,
+    drop: float,
+    tight: Interval,
+    allowed: Drop,
+    verdict: str,
+    needed: int | None,
+    count: int,
+    identical: bool,
 ) -> str:
     """The verdict in a sentence, for the reason of a trial."""
     unit = allowed.unit
     if identical:
         return f"outputs equal the original's to within rounding on {count} samples"
-    ends = f" (95% interval of the drop {drop.low:.3g} to {drop.high:.3g}{unit})" if drop.ci95 else ""
-    found = f"{name} is {abs(drop.value):.3g}{unit} {'better' if drop.value < 0 else 'worse'}{ends}"
+    found = f"{name} is {abs(drop):.3g}{unit} {'better' if drop < 0 else 'worse'}"
+    most = f", with 95% confidence at most {tight.high:.3g}{unit}" if math.isfinite(tight.high) else ""
     if verdict == "non-inferior":
-        return f"{found}: within the {allowed} allowed"
+        return f"{found}{most}: within the {allowed} allowed"
     if verdict == "inferior":
-        return f"{found}: more than the {allowed} allowed"
+        return f"{found}, with 95% confidence at least {tight.low:.3g}{unit}: more than the {allowed} allowed"
+    found += most
     more = f"about {needed:,} samples would decide" if needed else "more samples are needed"
     return f"{found}: {count:,} samples cannot tell whether it is within the {allowed} allowed; {more}"

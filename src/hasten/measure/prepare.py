@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from hasten.errors import HastenError, InvalidInput
 from hasten.isolate import Scope
 from hasten.model import Model
 from hasten.recipe import Recipe
@@ -12,6 +16,9 @@ from hasten.runtimes import Settings, runtime
 from hasten.variant import Variant
 
 PROBE_SAMPLES = 8
+CLASSIFY = ("accuracy", "balanced_accuracy", "f1", "precision", "recall", "top5")
+MORE_SAMPLES, MORE_S = 256, 20.0
+"""A metric that cannot judge a few samples (one class among them, say) is given more, within about this long."""
 
 
 def prepare(payload: dict[str, Any], scope: Scope) -> dict[str, Any]:
@@ -34,8 +41,22 @@ def prepare(payload: dict[str, Any], scope: Scope) -> dict[str, Any]:
     engine = runtime(payload["runtime"])
     recipe = Recipe(runtime={"name": payload["runtime"]}, runner={"batch": 1})
     runner = open_runner(Variant({"main": model}), recipe, model.signature, None)
+    names = [t.name for t in model.signature.outputs]
     try:
+        start = time.perf_counter()
         outputs = runner.run(few)
+        seconds = (time.perf_counter() - start) / len(few)
+        output = payload.get("output") or _judged(outputs[0], names)
+        first = {name: np.asarray(value) for name, value in outputs[0].items()}
+        chosen = payload.get("metric") or default_metric(model.signature, payload["labels"], first[output])
+        more = min(MORE_SAMPLES, len(samples), int(MORE_S / max(seconds, 1e-6)))
+        judge(
+            chosen,
+            lambda count: outputs if count <= len(outputs) else runner.run([samples[i] for i in range(count)]),
+            output,
+            samples.labels,
+            (len(outputs), max(more, len(outputs))),
+        )
     finally:
         runner.close()
     pad = padding.infer(model.signature, samples)
@@ -47,16 +68,63 @@ def prepare(payload: dict[str, Any], scope: Scope) -> dict[str, Any]:
         finally:
             session.close()
         lengths = samples.lengths(pad.axis)
-    names = [t.name for t in model.signature.outputs]
-    output = payload.get("output") or _judged(outputs[0], names)
-    first = {name: np.asarray(value) for name, value in outputs[0].items()}
     return {
         "padding": None if pad is None else pad.to_json(),
         "lengths": lengths,
         "duplicates": samples.duplicates(),
         "output": output,
-        "metric": payload.get("metric") or default_metric(model.signature, payload["labels"], first[output]),
+        "metric": chosen,
     }
+
+
+def judge(
+    name: str,
+    run: Callable[[int], Sequence[dict[str, Any]]],
+    output: str,
+    labels: Any,
+    counts: tuple[int, int],
+) -> None:
+    """Score the model as brought: a metric that cannot judge it would fail every trial, and is better refused now.
+
+    `run(count)` gives the outputs of the first samples; the smaller of `counts` is tried first.
+    """
+    import numpy as np
+
+    from hasten.measure.choice import metric
+    from hasten.measure.outputs import stacked
+
+    known = metric(name)
+    if ":" not in name and known.kind == "labels" and labels is None:
+        raise InvalidInput(f"{name} needs labels, and the samples have none", "give labels, or use top1-agreement")
+    for count in sorted(set(counts)):
+        outputs = run(count)
+        told = None if labels is None else labels[:count]
+        try:
+            values = stacked(outputs, output)
+            score = float(known.score(values, values if known.kind == "fidelity" else told))
+            if math.isfinite(score):
+                break
+            reason = f"it gives {score}"
+        except HastenError:
+            raise
+        except Exception as error:  # a metric is the user's code, and may raise anything
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+    else:
+        raise InvalidInput(
+            f"the metric {name} cannot judge output {output!r} of the model as brought: {reason}",
+            "choose another --metric or --output, or check the labels",
+        )
+    if name in CLASSIFY:
+        _check_classes(np.asarray(outputs[0][output]), np.asarray(labels), output)
+
+
+def _check_classes(scores: Any, labels: Any, output: str) -> None:
+    """All labels, not only those that were scored, must name a class of the output."""
+    if scores.ndim == 1 and scores.size > 1 and labels.dtype.kind in "iu" and labels.max() >= scores.size:
+        raise InvalidInput(
+            f"labels go up to {labels.max()}, and output {output!r} has {scores.size} classes, counted from 0",
+            "check the labels, or choose another --output",
+        )
 
 
 def _judged(outputs: dict[str, Any], names: list[str]) -> str:

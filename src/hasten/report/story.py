@@ -27,8 +27,8 @@ def improved(study: Study) -> Trial | None:
 
 
 def within(quality: Quality, study: Study) -> bool:
-    """Whether the upper end of the drop's interval is within what the goal allows."""
-    upper = quality.drop.ci95[1] if quality.drop.ci95 else quality.drop.value
+    """Whether the drop is shown to be within what the goal allows."""
+    upper = quality.drop.value if quality.bound is None else quality.bound
     return upper <= study.goal.max_drop.amount
 
 

@@ -27,8 +27,8 @@ def why(winner: Trial, goal: Goal) -> str:
     else:
         word = "down" if drop.value > 0 else "up"
         text += f", {quality.metric} {word} by {abs(drop.value):.2g} {drop.unit}"
-    if drop.ci95 is not None:
-        text += f" (drop at most {max(0.0, drop.ci95[1]):.2g} {drop.unit}, allowed {goal.max_drop})"
+    if quality.bound is not None:
+        text += f" (at most {max(0.0, quality.bound):.2g} {drop.unit} with 95% confidence, allowed {goal.max_drop})"
     return f"{text}, confirmed on {quality.samples} samples that took no part in choosing it"
 
 

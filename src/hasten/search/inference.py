@@ -378,6 +378,8 @@ class Search:
             if self.hurried or len(self.lost) == lost or len(reasons) >= CONFIRMATIONS or not self._time_to_screen():
                 break
             self._explore_again()
+        if not reasons and len(self.trials) == 1:
+            return brought, "the budget was too short to try anything: give a larger one with --budget"
         if not reasons:
             return brought, "nothing that was tried is faster than the model as brought and as good"
         return self.trials[brought.id], (

@@ -10,13 +10,14 @@ from typing import Any
 
 from hasten.costs.tariff import Tariff
 from hasten.device import Device
-from hasten.errors import Failed, InvalidInput
-from hasten.events import OnEvent, ignore
+from hasten.errors import Failed, HastenError, InvalidInput
+from hasten.events import Event, OnEvent, ignore
 from hasten.goal import Goal
 from hasten.isolate import Limits, run
 from hasten.lab.store import Store
 from hasten.lab.trial import LocalLab
 from hasten.levers import Case, Lever, Proposal, all_levers
+from hasten.measurement import Figure
 from hasten.paths import cache_dir
 from hasten.recipe import Recipe
 from hasten.runtimes import all_runtimes
@@ -105,6 +106,9 @@ def optimize(
     plan.builder.left = search.left
     try:
         study = search.run()
+        if not search.hurried:
+            study = with_profiles(study, lab)
+            store.put_study(study)
     finally:
         plan.builder.left = None
         lab.close()
@@ -113,6 +117,35 @@ def optimize(
         plan.builder.tidy()
         store.trim(plan.store_limit_bytes)
     return study
+
+
+def with_profiles(study: Study, lab: LocalLab) -> Study:
+    """The study with a profile of the model as brought and of the winner, and with what bounds the winner now."""
+    profiles: dict[str, Any] = {}
+    notes = list(study.notes)
+    for name, trial in (("before", study.baseline), ("after", study.best)):
+        if trial is None:
+            continue
+        lab.on_event(Event("stage", f"profiling {trial.recipe.describe()}", 0.95))
+        try:
+            profiles[name] = lab.profile(trial.recipe)
+        except HastenError as error:
+            notes.append(f"no profile of {trial.recipe.describe()}: {error.cause}")
+    notes += bound_notes(study, profiles.get("after"))
+    return replace(study, profiles=profiles, notes=tuple(dict.fromkeys(notes)))
+
+
+def bound_notes(study: Study, profile: Mapping[str, Any] | None) -> list[str]:
+    """What bounds the winner now, and how near it comes to the least time that this device could take."""
+    if profile is None or study.best is None:
+        return []
+    said = [f"the winner: {profile['words'][1]}"] if len(profile["words"]) > 1 else []
+    best = {name: Figure.from_json(figure) for name, figure in profile["best_us"].items()}
+    if best:
+        name, figure = min(best.items(), key=lambda item: item[1].value)
+        share = figure.value / profile["wall_us"]["value"]
+        said.append(f"it runs at {share:.0%} of this device's roof in {name} ({figure.source})")
+    return said
 
 
 def builder_of(study: Study) -> Builder:

@@ -11,6 +11,7 @@ from hasten import data as samples_of
 from hasten import formats
 from hasten.errors import InvalidInput
 from hasten.isolate import Limits, run
+from hasten.measure.quality import metric as known_metric
 from hasten.model import Model, Operator
 from hasten.paths import cache_dir
 from hasten.workload import SCENARIOS, Padding, Workload
@@ -47,6 +48,8 @@ def prepare(
     """Load the model, read the samples, verify padding, choose a metric; `InvalidInput` for whatever is wrong."""
     if scenario not in SCENARIOS or scenario == "train":
         raise InvalidInput(f"unknown scenario {scenario!r}", f"use one of: {', '.join(SCENARIOS[:-1])}")
+    if metric is not None:
+        known_metric(metric)
     loaded = model if isinstance(model, Model) else formats.load(model)
     if loaded.format not in RUNTIME_OF:
         raise InvalidInput(f"no runtime here executes {loaded.format} models", "export the model to ONNX")
