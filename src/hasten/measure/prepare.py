@@ -108,7 +108,7 @@ def judge(
         except HastenError:
             raise
         except Exception as error:  # a metric is the user's code, and may raise anything
-            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            reason = " ".join(f"{type(error).__name__}: {error}".split()) if ":" in name else str(error)
     else:
         raise InvalidInput(
             f"the metric {name} cannot judge output {output!r} of the model as brought: {reason}",
