@@ -98,6 +98,13 @@ def test_faster_than_the_limit_means_that_the_limit_is_wrong():
     assert "measure them again" in said
 
 
+def test_operators_never_take_longer_than_the_run_that_they_are_part_of():
+    busy = replace(SEEN, times=tuple(replace(time, microseconds=10 * time.microseconds) for time in SEEN.times))
+    profile = build(busy, OPERATORS, Recipe(), DEVICE)
+    assert sum(row.microseconds for row in profile.rows) == pytest.approx(4500)
+    assert sum(row.share for row in profile.rows) == pytest.approx(4500 / 5000)
+
+
 def test_a_trace_lays_operators_end_to_end(profile):
     events = [event for event in profile.to_chrome_trace()["traceEvents"] if event["ph"] == "X"]
     run, *operators = events

@@ -52,6 +52,14 @@ def test_operators_are_named_as_in_the_model_and_map_to_its_tensors(tmp_path):
     assert all(operator.microseconds >= 0 for operator in found.values())
 
 
+def test_operators_of_a_file_without_node_names_map_to_its_tensors(tmp_path):
+    nodes = [helper.make_node("Sin", ["x"], ["a"]), helper.make_node("Cos", ["a"], ["b"]),
+             helper.make_node("Sin", ["b"], ["y"])]  # fmt: skip
+    model = save(tmp_path / "m.onnx", nodes, [Tensor("x", "float32", (8,))], [Tensor("y", "float32", (8,))])
+    found = OnnxRuntime().load(model, Settings(threads=1)).operators({"x": np.ones(8, np.float32)}, repeats=2)
+    assert sorted((o.kind, o.sources) for o in found) == [("Cos", ("b",)), ("Sin", ("a",)), ("Sin", ("y",))]
+
+
 def test_profiling_leaves_no_files_behind(tmp_path, monkeypatch):
     model, _ = linear(tmp_path)
     elsewhere = tmp_path / "cwd"

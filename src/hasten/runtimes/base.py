@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Protocol
@@ -83,6 +83,14 @@ class OperatorTime:
     microseconds: float
     executed: str = ""
     sources: tuple[str, ...] = ()
+
+
+def fitted(times: Sequence[OperatorTime], whole_us: float) -> list[OperatorTime]:
+    """`times`, the longest first, scaled down together where they add up to more than the run that they are part of."""
+    inside = sum(time.microseconds for time in times)
+    factor = whole_us / inside if inside > whole_us > 0 else 1.0
+    scaled = [replace(time, microseconds=time.microseconds * factor) for time in times]
+    return sorted(scaled, key=lambda time: -time.microseconds)
 
 
 class Session(Protocol):

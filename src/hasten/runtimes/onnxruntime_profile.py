@@ -1,17 +1,20 @@
-"""Reads ONNX Runtime's profile: the mean time of each executed node and what the model called it."""
+"""Reads ONNX Runtime's profile: the median time of each executed node and what the model called it."""
 
 from __future__ import annotations
 
 import json
+import math
 import re
 import tempfile
+from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from hasten.errors import Failed
-from hasten.runtimes.base import OperatorTime
+from hasten.runtimes.base import OperatorTime, fitted
 
 _SUFFIX = "_kernel_time"
 
@@ -32,28 +35,54 @@ def profile(
         for _ in range(repeats + 1):
             session.run(None, batch)
         events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
-        return times(events, _node_outputs(Path(optimised)))
+        return times(events, *_node_outputs(Path(optimised)))
 
 
-def times(events: list[dict[str, Any]], outputs: Mapping[str, tuple[str, ...]]) -> list[OperatorTime]:
-    """Mean time of each node over the runs after the first. `outputs` maps a node's name to its output tensors."""
-    runs = sorted((e["ts"], e["ts"] + e["dur"]) for e in events if e.get("name") == "model_run")
-    warm_until, count = runs[0][1], len(runs) - 1
-    spent: dict[str, float] = defaultdict(float)
+def times(
+    events: list[dict[str, Any]],
+    outputs: Mapping[str, tuple[str, ...]],
+    unnamed: Mapping[str, Sequence[tuple[str, ...]]] | None = None,
+) -> list[OperatorTime]:
+    """Median time of each node over the runs after the first.
+
+    `outputs` maps a node's name to its output tensors; `unnamed` maps an operator's type to those of its nodes that
+    have no name, in the order of execution.
+    """
+    runs = sorted((e["ts"], e["dur"]) for e in events if e.get("name") == "model_run")
+    spent: dict[str, list[float]] = defaultdict(lambda: [0.0] * len(runs))
     about: dict[str, Mapping[str, Any]] = {}
-    for event in events:
-        if event.get("cat") != "Node" or not event["name"].endswith(_SUFFIX) or event["ts"] < warm_until:
-            continue
+    nodes = [e for e in events if e.get("cat") == "Node" and e["name"].endswith(_SUFFIX) and e["ts"] >= runs[0][0]]
+    for event in sorted(nodes, key=lambda e: e["ts"]):
         name = event["name"].removesuffix(_SUFFIX)
-        spent[name] += event["dur"]
+        spent[name][bisect_right(runs, (event["ts"], math.inf)) - 1] += event["dur"]
         about[name] = event.get("args", {})
+    outputs = {**outputs, **_given_names(about, outputs, unnamed or {})}
     found = [
         OperatorTime(
-            name, about[name].get("op_name", ""), total / count, _executed(about[name]), _sources(name, outputs)
+            name, about[name].get("op_name", ""), median(each[1:]), _executed(about[name]), _sources(name, outputs)
         )
-        for name, total in spent.items()
+        for name, each in spent.items()
     ]
-    return sorted(found, key=lambda operator: -operator.microseconds)
+    return fitted(found, median([duration for _, duration in runs[1:]]))
+
+
+def _given_names(
+    about: Mapping[str, Mapping[str, Any]],
+    outputs: Mapping[str, tuple[str, ...]],
+    unnamed: Mapping[str, Sequence[tuple[str, ...]]],
+) -> dict[str, tuple[str, ...]]:
+    """Output tensors of the nodes that ONNX Runtime named TYPE_NUMBER itself: they run in the order of the graph."""
+    given: dict[str, list[str]] = defaultdict(list)
+    for name, args in about.items():
+        kind = args.get("op_name", "")
+        if name not in outputs and re.fullmatch(rf"{re.escape(kind)}_\d+", name):
+            given[kind].append(name)
+    return {
+        name: own
+        for kind, names in given.items()
+        if len(names) == len(unnamed.get(kind, ()))
+        for name, own in zip(names, unnamed[kind], strict=True)
+    }
 
 
 def _sources(name: str, outputs: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
@@ -70,13 +99,22 @@ def _executed(args: Mapping[str, Any]) -> str:
     return " ".join(filter(None, [provider, kinds[0] if kinds else ""]))
 
 
-def _node_outputs(path: Path) -> dict[str, tuple[str, ...]]:
-    """Output tensors of each node of the optimised graph: fusion renames nodes, but keeps the last tensor's name."""
+def _node_outputs(path: Path) -> tuple[dict[str, tuple[str, ...]], dict[str, list[tuple[str, ...]]]]:
+    """Output tensors of each node of the optimised graph: fusion renames nodes, but keeps the last tensor's name.
+
+    By name, and by type in the graph's order for those that have none.
+    """
+    named: dict[str, tuple[str, ...]] = {}
+    unnamed: dict[str, list[tuple[str, ...]]] = defaultdict(list)
     try:
         import onnx
     except ImportError:
-        return {}
-    if not path.exists():
-        return {}
-    graph = onnx.load(str(path), load_external_data=False).graph
-    return {node.name: tuple(name for name in node.output if name) for node in graph.node}
+        return named, unnamed
+    if path.exists():
+        for node in onnx.load(str(path), load_external_data=False).graph.node:
+            own = tuple(name for name in node.output if name)
+            if node.name:
+                named[node.name] = own
+            else:
+                unnamed[node.op_type].append(own)
+    return named, unnamed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from importlib.metadata import PackageNotFoundError, version
@@ -125,30 +125,17 @@ class OpenVinoSession:
         return future
 
     def operators(self, batch: Batch, repeats: int = 10) -> list[OperatorTime]:
-        """Compiles a second time, with counters on and one stream; kernels and fusions are the same."""
+        """Median times. Compiles a second time, with counters on and one stream; kernels and fusions are the same."""
+        from hasten.runtimes.openvino_profile import profile
+
         single = Settings(
             self._settings.precision, self._settings.threads, 1, self._settings.shapes, self._settings.options
         )
         compiled = self._graph.compile(single, {"PERF_COUNT": True})
-        request = compiled.create_infer_request()
-        tensors = self._tensors(batch)
-        spent: dict[str, float] = defaultdict(float)
-        about: dict[str, Any] = {}
         try:
-            for turn in range(repeats + 1):
-                request.infer(tensors)
-                for info in request.get_profiling_info() if turn else ():  # the first run warms up
-                    if str(info.status).endswith("EXECUTED"):
-                        spent[info.node_name] += info.real_time.total_seconds() * 1e6
-                        about[info.node_name] = info
+            return profile(compiled, self._tensors(batch), repeats)
         except Exception as error:
             raise _run_error(error) from None
-        sources = _sources(compiled)
-        found = [
-            OperatorTime(name, about[name].node_type, total / repeats, about[name].exec_type, sources.get(name, ()))
-            for name, total in spent.items()
-        ]
-        return sorted(found, key=lambda operator: -operator.microseconds)
 
     def close(self) -> None:
         for _ in self._waiters:
@@ -260,17 +247,6 @@ def _tensor(name: str, array: np.ndarray, dtype: Any, kind: str) -> Any:
     if not (flags.c_contiguous and flags.writeable):
         array = np.array(array, order="C")
     return ov.Tensor(array, shared_memory=True)
-
-
-def _sources(compiled: Any) -> dict[str, tuple[str, ...]]:
-    """The model's own node names that were fused into each executed node."""
-    found = {}
-    for node in compiled.get_runtime_model().get_ops():
-        info = node.get_rt_info()
-        if "originalLayersNames" in info:
-            names = str(info["originalLayersNames"].astype(str))
-            found[node.get_friendly_name()] = tuple(name for name in names.split(",") if name)
-    return found
 
 
 def _run_error(error: Exception) -> HastenError:
