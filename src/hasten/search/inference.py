@@ -499,8 +499,10 @@ class Search:
         for before, after in zip(self.trials.values(), trials, strict=True):
             if after is not before:
                 self.store.add_trial(self.study.key, after)
+        same = self.before is not None and best is not None and self.before.best_id == best.id and not self.measured
         study = replace(
             self.study,
+            profiles=self.before.profiles if self.before is not None and same else {},
             trials=(*trials, *[*self.untried.values()][:UNTRIED]),
             pareto=tuple(front([t for t in trials if t.status == "ok"], self.study.goal.figure)),
             best_id="" if best is None else best.id,

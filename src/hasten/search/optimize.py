@@ -107,8 +107,9 @@ def optimize(
     try:
         study = search.run()
         if not search.hurried:
-            study = with_profiles(study, lab)
-            store.put_study(study)
+            with contextlib.suppress(KeyboardInterrupt):  # the answer is there: it is shipped without the profiles
+                study = with_profiles(study, lab)
+                store.put_study(study)
     finally:
         plan.builder.left = None
         lab.close()
@@ -121,10 +122,10 @@ def optimize(
 
 def with_profiles(study: Study, lab: LocalLab) -> Study:
     """The study with a profile of the model as brought and of the winner, and with what bounds the winner now."""
-    profiles: dict[str, Any] = {}
+    profiles: dict[str, Any] = dict(study.profiles)
     notes = list(study.notes)
     for name, trial in (("before", study.baseline), ("after", study.best)):
-        if trial is None:
+        if trial is None or name in profiles:
             continue
         lab.on_event(Event("stage", f"profiling {trial.recipe.describe()}", 0.95))
         try:
