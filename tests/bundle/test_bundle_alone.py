@@ -95,6 +95,18 @@ def test_it_runs_from_the_command_line_where_hasten_is_not_installed(
             np.testing.assert_allclose(found[f"states[{i}]"], expected["states"], rtol=1e-5)
 
 
+def test_arrays_that_are_no_inputs_such_as_labels_are_ignored_with_a_note(
+    shipped: tuple[Path, Path, Any], tmp_path: Path
+) -> None:
+    out, site, _ = shipped
+    ids = np.ones((3, 5), np.int64)
+    np.savez(tmp_path / "in.npz", ids=ids, mask=ids, label=np.arange(3))
+    ran = alone(tmp_path, site, str(out / "run.py"), "in.npz", "out.npz")
+    assert (ran.returncode, ran.stderr) == (0, "ignored, as the model has no such input: label\n")
+    with np.load(tmp_path / "out.npz") as found:
+        assert found["pooled"].shape == (3, 4)
+
+
 def test_it_runs_as_a_module_where_hasten_is_not_installed(shipped: tuple[Path, Path, Any]) -> None:
     out, site, _ = shipped
     code = (

@@ -16,6 +16,7 @@ import pytest
 from onnx import numpy_helper
 
 from hasten import bundle
+from hasten.bundle.readme import readme
 from hasten.errors import Failed, InvalidInput
 from hasten.model import Model
 from hasten.recipe import Recipe
@@ -56,9 +57,19 @@ def test_a_bundle_holds_the_model_the_recipe_the_evidence_the_pins_and_a_way_to_
     pins = (out / "requirements.txt").read_text().splitlines()
     assert [pin.split("==")[0] for pin in pins] == ["numpy", "onnxruntime"]
     assert Study.from_json(json.loads((out / "study.json").read_text())).best_id == made.best_id
-    readme = (out / "README.md").read_text()
-    assert "2.00x (95% interval 1.90 to 2.10)" in readme
-    assert "python run.py" in readme
+    text = (out / "README.md").read_text()
+    assert "2.00x (95% interval 1.90 to 2.10)" in text
+    assert "python run.py" in text
+    assert text.startswith("# `image.onnx`, made faster by hasten\n")
+
+
+def test_a_bundle_of_the_model_as_brought_does_not_claim_to_be_faster(made: Study) -> None:
+    brought = replace(made, best_id=made.trials[0].id)
+    text = readme(brought, case.chosen(brought), "onnxruntime")
+    assert text.startswith("# `image.onnx`\n")
+    assert "as it was brought" in text
+    assert "made faster" not in text
+    assert "Improvement" not in text
 
 
 def test_a_bundle_does_not_tell_where_on_the_makers_machine_it_came_from(made: Study, tmp_path: Path) -> None:

@@ -84,6 +84,19 @@ class BundledModel:
         """The outputs of each sample, in order, without batch axis."""
         return self._runner.run([self._sample(sample) for sample in samples])
 
+    def without_extra(self, inputs: Any) -> tuple[Any, tuple[str, ...]]:
+        """`inputs` without the arrays that the model does not take, such as labels, and what those are called.
+
+        Where an input is missing nothing is left out, so that the error can name all that is there.
+        """
+        samples = [inputs] if isinstance(inputs, Mapping) else inputs
+        wanted = set(self._samples)
+        extra = tuple(sorted({str(name) for sample in samples for name in sample} - wanted))
+        if not extra or any(wanted - set(sample) for sample in samples):
+            return inputs, ()
+        kept = [{name: sample[name] for name in self._samples} for sample in samples]
+        return kept[0] if isinstance(inputs, Mapping) else kept, extra
+
     def close(self) -> None:
         self._runner.close()
 

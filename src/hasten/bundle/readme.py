@@ -26,7 +26,8 @@ def readme(study: Study, trial: Trial, package: str) -> str:
     name = _code(model.path.name)
     inputs = "\n".join(f"- input {_code(t.name)}: {t.dtype}, {_shape(t.shape)}" for t in model.signature.inputs)
     outputs = "\n".join(f"- output {_code(t.name)}: {t.dtype}, {_shape(t.shape)}" for t in model.signature.outputs)
-    return f"""# {name}, made faster by hasten
+    title = name if trial.origin == "brought" else f"{name}, made faster by hasten"
+    return f"""# {title}
 
 {name} built by the recipe `{trial.id}` (`recipe.toml`): {_code(trial.recipe.describe() or "no change")}.
 {_verdict(study, trial)}
@@ -61,14 +62,18 @@ Taken on {_text(study.device.name)}, {len(study.device.cpus) or "?"} cores, scen
 
 def _verdict(study: Study, trial: Trial) -> str:
     lines = []
+    if trial.origin == "brought":
+        lines.append("This is the model as it was brought: nothing that hasten tried was shown to be better.")
     if trial.speedup is not None and trial.origin != "brought":
         lines.append(f"Improvement in {study.goal.optimise}: {short(trial.speedup.value)}x{_interval(trial.speedup)}.")
     quality = trial.measurement.quality
     if quality is not None:
         judged = f"on {quality.samples:,} {'labelled samples' if quality.kind == 'labels' else 'samples, as fidelity'}"
+        bound = quality.bound
+        most = "" if bound is None else f", with 95% confidence at most {short(bound)} {quality.drop.unit}"
         lines.append(
             f"{_text(quality.metric)}: {short(quality.value.value, 4)} {judged}, a drop of {short(quality.drop.value)} "
-            f"{quality.drop.unit}{_interval(quality.drop)}; {study.goal.max_drop} is allowed."
+            f"{quality.drop.unit}{_interval(quality.drop)}{most}; {study.goal.max_drop} is allowed."
         )
     return "\n".join(lines)
 

@@ -59,6 +59,9 @@ def main() -> int:
     try:
         inputs = read_npz(arguments.inputs)
         with Model() as model:
+            inputs, extra = model.without_extra(inputs)
+            if extra:
+                print(f"ignored, as the model has no such input: {', '.join(extra)}", file=sys.stderr)
             write_npz(arguments.outputs, model(inputs))
     except HastenError as error:
         print(error, file=sys.stderr)
