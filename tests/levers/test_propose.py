@@ -12,14 +12,23 @@ from lever_models import cpu, matmuls, paper_case
 from hasten.goal import Goal
 from hasten.levers import all_levers
 from hasten.levers.dynamic_int8 import DynamicInt8
+from hasten.levers.execution import Execution
 from hasten.levers.fuse import Fuse
 from hasten.levers.int8 import Int8
 from hasten.levers.layout import Layout
 from hasten.levers.precision import Precision
-from hasten.levers.prediction import amdahl, faster_arithmetic, looks_like_transformer
+from hasten.levers.prediction import (
+    MATMULS,
+    UNPROFILED,
+    amdahl,
+    faster_arithmetic,
+    looks_like_transformer,
+    share_of,
+)
 from hasten.levers.runtime import RuntimeChoice
 from hasten.levers.weight_only import WeightOnly
-from hasten.measurement import Trial
+from hasten.measurement import Figure, Trial
+from hasten.model import Operator
 from hasten.recipe import Recipe, Step
 
 CNN = {"Conv": 10, "Relu": 9, "Gemm": 1}
@@ -150,6 +159,29 @@ def test_a_prediction_follows_amdahl_from_the_measured_rates() -> None:
     case = replace(paper_case(CNN, OV), profile={"Convolution": 0.5, "Eltwise": 0.5})
     gain = faster_arithmetic(case, frozenset({"convolution"}), "int8")
     assert gain.factor == pytest.approx(amdahl(0.5, 8.0))
+
+
+def test_without_a_profile_a_prediction_is_sober_and_says_so() -> None:
+    many, few = (replace(paper_case({"MatMul": 9}, OV), operators=matmuls(count)) for count in (9, 1))
+    for case in (many, few, paper_case({"MatMul": 9}, OV)):
+        gain = faster_arithmetic(case, MATMULS, "int8")
+        assert gain.factor <= UNPROFILED
+        assert "on paper" in gain.source
+
+
+def test_operators_of_one_name_all_count_and_each_takes_its_start() -> None:
+    device = replace(cpu(), limits={**cpu().limits, "operator_us": Figure(50.0, "us", "measured")})
+    small = tuple(Operator("", kind, 1000, 1000) for kind in ("Relu", "Relu", "Relu", "MatMul"))
+    case = replace(paper_case({"MatMul": 1, "Relu": 3}, OV, device), operators=small)
+    assert share_of(case, MATMULS) == pytest.approx(0.25)
+
+
+def test_a_plain_perceptron_is_not_called_convolutional() -> None:
+    case = paper_case({"Gemm": 3, "Relu": 2}, ORT)
+    words = " ".join(p.why for lever in (*MINE, Execution()) for p in lever.propose(case))
+    assert "INT8 weights" in words
+    assert "convolution" not in words
+    assert "1 batches" not in words
 
 
 def test_every_registered_lever_keeps_the_protocol() -> None:

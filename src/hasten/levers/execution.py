@@ -37,6 +37,11 @@ class Execution(SettingsLever):
             yield Proposal(
                 case.recipe.edit("runtime", streams=streams, threads=threads),
                 prior,
-                f"{streams} batches at once on {threads} {'core' if threads == 1 else 'cores'} each",
+                _words(streams, threads),
                 self.name,
             )
+
+
+def _words(streams: int, threads: int) -> str:
+    cores = f"{threads} {'core' if threads == 1 else 'cores'}"
+    return f"1 batch at a time on {cores}" if streams == 1 else f"{streams} batches at once on {cores} each"

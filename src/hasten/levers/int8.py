@@ -135,9 +135,9 @@ def choices(case: Case) -> Iterable[tuple[dict[str, Any], str]]:
         for step in trial.recipe.steps
         if step.lever == "int8"
     ]
-    kind = "transformer" if transformer else "convolutional"
     plain = {"scheme": "mixed", **marked}
-    yield plain, f"INT8 weights and activations, calibrated on the samples, as a {kind} model bears them"
+    bears = ", as a transformer bears them" if transformer else ""
+    yield plain, f"INT8 weights and activations, calibrated on the samples{bears}"
     if not tried:
         return
     if onnx:

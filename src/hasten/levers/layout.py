@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from hasten.levers.base import Case, Prediction, Proposal, SettingsLever
-from hasten.levers.prediction import CONVOLUTIONS, FASTEST, amdahl, runtime_of, share_of
+from hasten.levers.prediction import CONVOLUTIONS, amdahl, runtime_of, share_of, sober
 
 CUDA = "CUDAExecutionProvider"
 CHANNELS_LAST_RATIO = 1.3
@@ -33,7 +33,7 @@ class Layout(SettingsLever):
             return
         share = share_of(case, CONVOLUTIONS)
         gain = Prediction(
-            min(FASTEST, amdahl(min(share, 0.98), CHANNELS_LAST_RATIO)),
+            sober(case, amdahl(min(share, 0.98), CHANNELS_LAST_RATIO)),
             f"prior: tensor cores read channels-last, {share:.0%} of time in convolutions",
         )
         tables = _tables(case)

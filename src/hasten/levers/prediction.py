@@ -30,6 +30,8 @@ TRANSFORMER_MARKS = frozenset(
 )
 FASTEST = 8.0
 """No prediction is above this: beyond it the rest of the graph, which the share does not see, decides."""
+UNPROFILED = 3.0
+"""The same without a profile: arithmetic on paper does not see what a runtime spends around its operators."""
 
 _RATE_PRIORS = {
     "bf16": {"amx_bf16": 8.0, "avx512_bf16": 1.8},
@@ -82,10 +84,12 @@ def share_of(case: Case, kinds: frozenset[str]) -> float:
         flops_s = (case.device.gemm_gflops("fp32") or 100.0) * 1e9
         read = case.device.limits.get("read_gb_s")
         bytes_s = (10.0 if read is None else read.value) * 1e9
-        times = {op.name: max(op.flops / flops_s, op.bytes / bytes_s) for op in case.operators}
-        total = sum(times.values())
+        start = case.device.limits.get("operator_us")
+        least_s = 0.0 if start is None else start.value / 1e6
+        times = [(op.kind.lower(), max(op.flops / flops_s, op.bytes / bytes_s, least_s)) for op in case.operators]
+        total = sum(time for _, time in times)
         if total > 0:
-            return sum(times[op.name] for op in case.operators if op.kind.lower() in kinds) / total
+            return sum(time for kind, time in times if kind in kinds) / total
     present = any(kind.lower() in kinds for kind in case.workload.model.facts.kinds)
     return 0.8 if present else 0.0
 
@@ -125,7 +129,13 @@ def faster_arithmetic(case: Case, kinds: frozenset[str], target: str, efficiency
     """
     ratio = max(1e-3, efficiency * rate(case.device, target) / rate(case.device, precision_of(case)))
     share = min(share_of(case, kinds), 0.98)
-    return Prediction(min(FASTEST, amdahl(share, ratio)), f"roofline: {share:.0%} of time at {ratio:.2g}x the rate")
+    where = "time" if case.profile else "the arithmetic's time on paper"
+    return Prediction(sober(case, amdahl(share, ratio)), f"roofline: {share:.0%} of {where} at {ratio:.2g}x the rate")
+
+
+def sober(case: Case, factor: float) -> float:
+    """`factor`, but no more than can be believed of what is known."""
+    return min(FASTEST if case.profile else UNPROFILED, factor)
 
 
 def smaller(case: Case, bytes_per_parameter: float) -> Prediction:

@@ -50,8 +50,7 @@ class RuntimeChoice(SettingsLever):
             why = "execute on OpenVINO in bf16, which this processor multiplies faster"
             yield Proposal(case.recipe.edit("runtime", name="openvino", precision="bf16"), gain, why, self.name)
         recipe = case.recipe.edit("runtime", name="openvino", precision="fp32")
-        kind = "transformers" if looks_like_transformer(case) else "convolutions"
-        yield Proposal(recipe, FULL_PRECISION, f"OpenVINO's kernels for {kind}, at full precision", self.name)
+        yield Proposal(recipe, FULL_PRECISION, f"OpenVINO's kernels{_for(case)}, at full precision", self.name)
 
     def _others(self, case: Case) -> list[str]:
         model_format = case.workload.model.format
@@ -67,3 +66,10 @@ def _accepts(name: str) -> frozenset[str]:
 
     found = all_runtimes().get(name)
     return frozenset() if found is None else frozenset(found.accepts)
+
+
+def _for(case: Case) -> str:
+    if looks_like_transformer(case):
+        return " for transformers"
+    convolves = any(kind.lower() in CONVOLUTIONS for kind in case.workload.model.facts.kinds)
+    return " for convolutions" if convolves else ""

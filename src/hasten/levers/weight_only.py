@@ -23,7 +23,6 @@ from hasten.levers.modelfile import (
     save_openvino,
 )
 from hasten.levers.prediction import (
-    FASTEST,
     MATMULS,
     amdahl,
     default_runtime,
@@ -31,6 +30,7 @@ from hasten.levers.prediction import (
     quantises,
     runtime_of,
     smaller,
+    sober,
 )
 from hasten.model import Model
 from hasten.recipe import Step
@@ -81,7 +81,7 @@ class WeightOnly:
         if case.goal.optimise == "memory":
             size = smaller(case, BYTES[bits])
             return Prediction(min(size.factor, 1.5), f"{size.source}; the rest of the process stays")
-        return Prediction(min(FASTEST, amdahl(*_reading(case, bits))), "roofline: the share of time that reads weights")
+        return Prediction(sober(case, amdahl(*_reading(case, bits))), "roofline: the share of time that reads weights")
 
     def apply(self, variant: Variant, step: Step, case: Case) -> Variant:
         from hasten import formats
