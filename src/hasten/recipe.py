@@ -96,7 +96,9 @@ class Recipe:
             raise InvalidInput("every [[step]] of a recipe needs a lever", 'write lever = "NAME" in each step')
         for section in SECTIONS:
             if not isinstance(data.get(section, {}), Mapping):
-                raise InvalidInput(f"[{section}] of the recipe is not a table")
+                raise InvalidInput(
+                    f"[{section}] of the recipe is not a table", f"write [{section}] and KEY = VALUE below it"
+                )
         return cls(tuple(Step.from_json(s) for s in steps), *(dict(data.get(section, {})) for section in SECTIONS))
 
     def to_toml(self) -> str:
@@ -111,7 +113,9 @@ class Recipe:
         try:
             return cls.from_json(tomllib.loads(text))
         except tomllib.TOMLDecodeError as error:
-            raise InvalidInput(f"the recipe is not TOML: {error}") from None
+            raise InvalidInput(
+                f"the recipe is not TOML: {error}", "write it as in the recipe.toml of a bundle"
+            ) from None
 
     @classmethod
     def read(cls, path: Path) -> Recipe:
@@ -120,7 +124,8 @@ class Recipe:
         except UnicodeDecodeError:
             raise InvalidInput(f"{path} is not a text file", "give a recipe in TOML") from None
         except OSError as error:
-            raise Failed(f"cannot read the recipe {path}: {error.strerror}") from None
+            fix = "give the path of a recipe, such as the recipe.toml of a bundle"
+            raise Failed(f"cannot read the recipe {path}: {error.strerror}", fix) from None
 
     def describe(self) -> str:
         """One line for a table, such as `int8 | openvino bf16 2x1 | batch 32 sort`."""

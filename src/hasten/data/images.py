@@ -148,7 +148,7 @@ def _layout(tensor: Tensor, options: ImageOptions) -> Layout:
     if last in _CHANNELS and first not in _CHANNELS:
         return "NHWC"
     raise InvalidInput(
-        f"it is not clear which axis of {expected(tensor)} holds the channels", "say it", "--layout NCHW or NHWC"
+        f"it is not clear which axis of {expected(tensor)} holds the channels", "say it", "--preprocess layout=nchw"
     )
 
 
@@ -174,10 +174,11 @@ def _converter(tensor: Tensor, options: ImageOptions, fitter: Fitter) -> Callabl
     mean = _per_channel(options.mean or (0.0,), channels, "mean")
     std = _per_channel(options.std or (1.0,), channels, "std")
     if (std == 0).any():
-        raise InvalidInput("a standard deviation of 0 divides by zero", "give positive ones", "--std 0.229,0.224,0.225")
+        raise InvalidInput("a standard deviation of 0 divides by zero", "give positive ones",
+                           "--preprocess std=0.229/0.224/0.225")  # fmt: skip
     if scale and "float" not in tensor.dtype:
         raise InvalidInput(f"mean and std make floating-point pixels, the model takes {expected(tensor)}",
-                           "leave out --mean and --std")  # fmt: skip
+                           "leave mean and std out of --preprocess")  # fmt: skip
     fitter.note(f"layout {layout}" + (f", resized to {size[0]}x{size[1]}" if size else ", sizes as they are"))
     if scale:
         fitter.note(f"pixels scaled to 0..1, then (pixel - {mean.tolist()}) / {std.tolist()}")
