@@ -55,10 +55,13 @@ def optimised(
         run.say(f"optimising {name} for {budget_s:g} s")
 
         def hear(event: Event) -> None:
-            if event.kind in ("trial", "stage") and not run.quick:
-                what = event.trial.recipe.describe() if event.trial is not None else event.text
-                found = event.trial.speedup if event.trial is not None else None
-                run.say(f"  {what}" + (f": {found.value:.2f}x" if found is not None else ""))
+            if run.quick:
+                return
+            if event.trial is not None and event.kind == "trial":
+                found = "" if event.trial.speedup is None else f"{event.trial.speedup.value:.2f}x "
+                run.say(f"  {event.trial.recipe.describe()}: {found}{event.trial.status} {event.trial.reason}")
+            elif event.kind in ("stage", "note"):
+                run.say(f"  {event.text}")
 
         start = time.monotonic()
         study = api.optimize(
