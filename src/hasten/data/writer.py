@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -44,7 +45,8 @@ class SampleWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for out in self._out:
-            out.file.close()
+            with contextlib.suppress(OSError):  # a full disk was told of before, or is about to be
+                out.file.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def add(self, sample: Mapping[str, np.ndarray], label: Any = None) -> None:
