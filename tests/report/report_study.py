@@ -49,6 +49,7 @@ def measurement(speedup: float, size_mb: float, drop: float, seed: int) -> Measu
             Figure(drop, "pt", "measured: paired bootstrap, 2,000 resamples", (drop - 0.22, drop + 0.24)),
             "labels",
             900,
+            drop + 0.2,
         ),
     )
 

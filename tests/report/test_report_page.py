@@ -18,6 +18,7 @@ from hasten.goal import Goal
 from hasten.measurement import Figure, Trial
 from hasten.recipe import Recipe, Step
 from hasten.report import render, write
+from hasten.report.plots import frontier
 from hasten.report.words import span
 from hasten.study import Study
 from hasten.workload import Samples
@@ -71,7 +72,32 @@ def test_the_story_says_what_was_brought_what_it_became_and_what_it_costs(page: 
     assert "5.48× the throughput, accuracy held." in page.text
     assert "fashion-cnn.onnx (1.08 million parameters, 4.34 MB, opset 17) answers 412 samples a second" in page.text
     assert "5.48× the throughput (95% interval 5.40 to 5.56), chosen from 22 recipes." in page.text
-    assert "It costs 0.13 pt in accuracy (95% interval −0.09 to 0.37, 0.5pt allowed): 93.29% on 900" in page.text
+    assert (
+        "It costs 0.13 pt in accuracy (with 95% confidence at most 0.33 pt, 0.5pt allowed): 93.29% on 900" in page.text
+    )
+
+
+def test_quality_is_drawn_and_told_up_to_the_bound_that_decides(page: Page) -> None:
+    assert "at most 0.33 pt" in page.text
+    assert "A variant passes only if its drop is, with 95% confidence, at most 0.5 points." in page.text
+    study = example()
+    older = [
+        replace(t, measurement=replace(t.measurement, quality=replace(t.measurement.quality, bound=None)))
+        if t.measurement.quality is not None
+        else t
+        for t in study.trials
+    ]
+    assert "95% interval −0.09 to 0.37, 0.5pt allowed" in Page(render(replace(study, trials=tuple(older)))).text
+
+
+@given(st.lists(st.tuples(st.integers(-5, 5), st.integers(0, 5)), min_size=1, max_size=12))
+def test_the_line_runs_through_what_nothing_drawn_beats(drawn: list[tuple[int, int]]) -> None:
+    points = [(Trial(str(i), Recipe(), "ok"), float(drop), float(gain)) for i, (drop, gain) in enumerate(drawn)]
+    line = frontier(points)
+    for _, drop, gain in line:
+        assert not any(d <= drop and g >= gain and (d, g) != (drop, gain) for _, d, g in points)
+    assert [p[1:] for p in line] == sorted(p[1:] for p in line)
+    assert max(p[2] for p in points) == line[-1][2]
 
 
 def test_every_trial_is_in_the_table_with_its_recipe_status_and_reason(page: Page) -> None:

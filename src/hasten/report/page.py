@@ -66,7 +66,7 @@ def _sections(study: Study, before: Mapping[str, Any] | None, after: Mapping[str
     sections = [
         _section(
             frontier,
-            "Each dot is a trial. Those on the line are the Pareto set: nothing tried beats them on both axes.",
+            "Each dot is a trial. None has both a smaller drop and more improvement than one on the line.",
             pareto_figure(study),
         ),
         _section(

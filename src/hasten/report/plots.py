@@ -1,10 +1,11 @@
-"""The plots of trials: improvement against quality with the Pareto set, and the latency of the variants that matter."""
+"""The plots of trials: improvement against quality, and the latency of the variants that matter."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from itertools import pairwise
 
+from hasten.measure.statistics import pareto
 from hasten.measurement import Trial
 from hasten.report.chart import Chart, Scale, legend, tick_text
 from hasten.report.html import Markup, el
@@ -41,8 +42,13 @@ def pareto_figure(study: Study) -> Markup | None:
             el("text", f"{study.goal.max_drop} allowed", x=chart.x(allowed), y=-6, text_anchor="middle", class_="tick")
         )
     marks.append(el("line", x1=0, x2="100%", y1=chart.y(1), y2=chart.y(1), class_="rule"))
-    marks += _frontier(chart, [point for point in points if point[0].id in study.pareto])
-    marks += [_dot(chart, study, *point) for point in sorted(points, key=lambda p: _importance(p[0], study))]
+    unbeaten = frontier(points)
+    ids = {trial.id for trial, *_ in unbeaten}
+    marks += [chart.segment(left[1:], right[1:], "frontier") for left, right in pairwise(unbeaten)]
+    marks += [
+        _dot(chart, study, *point, point[0].id in ids)
+        for point in sorted(points, key=lambda p: _importance(p[0], study, ids))
+    ]
     marks += _far(chart, points)
     labelled = [p for p in points if p[0].id == study.best_id or p[0].origin != "search"]
     marks += [_name(chart, study, *point) for point in labelled]
@@ -54,28 +60,32 @@ def pareto_figure(study: Study) -> Markup | None:
         y_title=f"↑ improvement in {study.goal.optimise}, ×",
         label=f"{len(points)} trials by improvement and by drop in {metric_name(quality.metric)}.",
         legend=legend(
-            [("dot chosen", "chosen"), ("dot pareto", "Pareto set"), ("dot", "other"), ("dot honest", "baseline")]
+            [("dot chosen", "chosen"), ("dot pareto", "unbeaten here"), ("dot", "other"), ("dot honest", "baseline")]
         ),
     )
 
 
-def _importance(trial: Trial, study: Study) -> int:
-    return 3 if trial.id == study.best_id else 2 if trial.origin != "search" else 1 if trial.id in study.pareto else 0
+def frontier(points: Sequence[tuple[Trial, float, float]]) -> list[tuple[Trial, float, float]]:
+    """The points that none beats in drop and improvement together, the least drop first.
+
+    Not the study's Pareto set, which looks at memory and size too: a point of that may be beaten on the two axes drawn.
+    """
+    found = pareto([point[1:] for point in points], (False, True))
+    return sorted((points[index] for index in found), key=lambda point: point[1:])
 
 
-def _frontier(chart: Chart, points: Sequence[tuple[Trial, float, float]]) -> list[Markup]:
-    ordered = sorted(points, key=lambda point: point[1])
-    return [chart.segment(left[1:], right[1:], "frontier") for left, right in pairwise(ordered)]
+def _importance(trial: Trial, study: Study, unbeaten: Container[str]) -> int:
+    return 3 if trial.id == study.best_id else 2 if trial.origin != "search" else 1 if trial.id in unbeaten else 0
 
 
-def _dot(chart: Chart, study: Study, trial: Trial, drop: float, speedup: float) -> Markup:
+def _dot(chart: Chart, study: Study, trial: Trial, drop: float, speedup: float, unbeaten: bool) -> Markup:
     kind = ["dot"]
     radius = 4.0
     if trial.id == study.best_id:
         kind, radius = ["dot", "chosen"], 6.5
     elif trial.origin != "search":
         kind, radius = ["dot", "honest"], 5.0
-    elif trial.id in study.pareto:
+    elif unbeaten:
         kind, radius = ["dot", "pareto"], 4.5
     words = f"{trial.recipe.describe() or 'no change'}: {times(speedup)}, drop {_drop(trial)}. {trial.reason}"
     return el("circle", el("title", words), cx=chart.x(drop), cy=chart.y(speedup), r=radius, class_=" ".join(kind))

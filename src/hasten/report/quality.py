@@ -6,7 +6,7 @@ from hasten.measurement import Trial
 from hasten.recipe import Recipe
 from hasten.report.html import Markup, el
 from hasten.report.strip import Mark, strip
-from hasten.report.words import count, drop_text, interval, metric_name, metric_value
+from hasten.report.words import count, drop_text, metric_name, metric_value, most
 from hasten.study import Study
 
 MOST_ROWS = 10
@@ -44,10 +44,12 @@ def quality_section(study: Study) -> Markup | None:
 
 
 def _range(trial: Trial) -> tuple[float, float]:
+    """From the low end of the drop's interval to the bound that the verdict rests on."""
     quality = trial.measurement.quality
     if quality is None:
         return 0.0, 0.0
-    return quality.drop.ci95 or (quality.drop.value, quality.drop.value)
+    low, high = quality.drop.ci95 or (quality.drop.value, quality.drop.value)
+    return low, high if quality.bound is None else quality.bound
 
 
 def _row(trial: Trial, study: Study, domain: tuple[float, float], allowed: float) -> Markup:
@@ -55,7 +57,7 @@ def _row(trial: Trial, study: Study, domain: tuple[float, float], allowed: float
     assert quality is not None
     low, high = _range(trial)
     kind = "chosen" if trial.id == study.best_id else "bad" if low > allowed else "unsure" if high > allowed else ""
-    spread = interval(quality.drop)
+    spread = most(quality)
     return el(
         "div",
         el("span", el("code", trial.recipe.describe() or "no change"), class_="name"),
@@ -99,5 +101,5 @@ def quality_words(study: Study) -> str:
     amount = f"{drop.amount:g} {'points' if drop.unit == 'pt' else 'per cent of the original value'}"
     return (
         f"Judged by {judged_by}: {name} on {count(quality.samples, 'sample')}, each variant beside the original on the "
-        f"same samples. A variant passes only if the whole 95% interval of its drop stays within {amount}."
+        f"same samples. A variant passes only if its drop is, with 95% confidence, at most {amount}."
     )

@@ -8,9 +8,9 @@ from hasten.report.words import (
     count,
     drop_text,
     gain,
-    interval,
     metric_name,
     metric_value,
+    most,
     number,
     runtime_words,
     say,
@@ -116,10 +116,10 @@ def _costs(study: Study) -> Markup:
         return markup("Its quality was not measured.")
     lost = quality.drop.value > 0
     cost = drop_text(quality.drop) if lost else "nothing measurable"
-    spread = interval(quality.drop)
+    bounded = most(quality)
     details = [
         "" if lost else drop_text(quality.drop),
-        f"95% interval {spread}" if spread else "",
+        bounded if quality.bound is None else f"with 95% confidence {bounded}",
         f"{study.goal.max_drop} allowed",
     ]
     inside = f" ({', '.join(filter(None, details))})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from hasten.goal import Goal
 from hasten.measurement import Figure, Quality, Trial
@@ -118,6 +119,14 @@ def drop_text(figure: Figure) -> str:
     """A drop with its sign turned into a word-free number: 0.13 pt, or −0.05 pt where the variant is better."""
     text = number(figure.value, 2)
     return f"{text}{'' if figure.unit == '%' else ' '}{figure.unit}"
+
+
+def most(quality: Quality) -> str:
+    """What the drop is at most with 95% confidence (one-sided), which the verdict rests on; else its interval."""
+    if quality.bound is not None:
+        return f"at most {drop_text(replace(quality.drop, value=quality.bound))}"
+    spread = interval(quality.drop)
+    return f"95% interval {spread}" if spread else ""
 
 
 def metric_name(name: str) -> str:
