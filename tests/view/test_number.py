@@ -3,8 +3,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hasten.measurement import Figure
-from hasten.view.number import count, figure, microseconds, percent, ratio, short, size
+from hasten.view.number import microseconds, percent, ratio, short, size
 
 
 def test_three_digits_without_an_exponent():
@@ -22,19 +21,12 @@ def test_units_suit_the_value():
     assert microseconds(12.3e6) == "12.3 s"
     assert size(24 << 30) == "24 GiB"
     assert size(512) == "512 B"
-    assert count(1.5e9) == "1.50 G"
     assert ratio(3.456) == "3.46x"
 
 
 def test_what_is_not_nothing_is_not_written_as_nothing():
     assert percent(0.001) == "<1%"
     assert percent(0.0) == "0%"
-
-
-def test_an_interval_stands_beside_its_value():
-    assert figure(Figure(3.5, "x", "measured", (3.25, 3.75))) == "3.50 (3.25–3.75)"
-    assert figure(Figure(3.5, "x", "measured")) == "3.50"
-    assert figure(None) == "–"
 
 
 @given(st.floats(1e-6, 1e12))

@@ -1,1 +1,1 @@
-"""Parts of pages and plots: SVG that needs no network and follows the page's colours, and tables for a terminal."""
+"""How numbers are written, and plots: SVG that needs no network and follows the page's colours."""

@@ -1,10 +1,8 @@
-"""Writes numbers for people: three digits, a unit that suits, and the interval beside the value."""
+"""Writes numbers for people: three digits and a unit that suits."""
 
 from __future__ import annotations
 
 import math
-
-from hasten.measurement import Figure
 
 
 def short(value: float | None, digits: int = 3) -> str:
@@ -58,23 +56,3 @@ def size(value: float | None) -> str:
             return f"{value:.3g} {unit}" if value < 1000 else f"{value:,.0f} {unit}"
         value /= 1024
     raise AssertionError("the last unit returns")
-
-
-def count(value: float | None) -> str:
-    """A large count such as FLOPs: 1.2 k, 3.4 M, 5.6 G."""
-    if value is None:
-        return "–"
-    for factor, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= factor:
-            return f"{short(value / factor)} {unit}"
-    return f"{value:.0f}"
-
-
-def figure(given: Figure | None, factor: float = 1.0) -> str:
-    """The value with its 95% interval where it has one: `3.5 (3.3–3.7)`."""
-    if given is None:
-        return "–"
-    text = short(given.value * factor)
-    if given.ci95 is None or given.ci95[0] == given.ci95[1]:
-        return text
-    return f"{text} ({short(given.ci95[0] * factor)}–{short(given.ci95[1] * factor)})"
