@@ -191,6 +191,7 @@ class Search:
                 stale += 1
             if trial.reason.startswith("quality"):
                 self._measure_sensitivity(trial)
+                self._repair(trial)
             elif trial.speedup is not None and (candidate.phase == LATER or self._worth_expanding(trial)):
                 self._expand(trial)
         if not spent:
@@ -308,6 +309,15 @@ class Search:
             for parent in [*self.trials.values()]:
                 if self._worth_expanding(parent) and not parent.reason.startswith("quality"):
                     self._expand(parent)
+
+    def _repair(self, lost: Trial) -> None:
+        """Ask anew what could follow without the last step of what lost: levers that see the loss keep more."""
+        if self.table is None or not lost.recipe.steps:
+            return
+        before = structure(replace(lost.recipe, steps=lost.recipe.steps[:-1]))
+        for parent in [*self.trials.values()]:
+            if structure(parent.recipe) == before and not parent.reason.startswith("quality"):
+                self._expand(parent)
 
     def _case(self, recipe: Recipe) -> Case:
         name = str(recipe.runtime.get("name", ""))
@@ -560,8 +570,8 @@ class Search:
         return self.lab.clock() + self._expected_seconds() <= self.deadline - self.reserve
 
     def _expected_seconds(self) -> float:
-        """What one more trial will take: the slowest of the last five."""
-        recent = [t.seconds_spent for t in self.trials.values() if t.seconds_spent][-5:]
+        """What one more trial will take: the slowest of the last five; unknown, and hoped to be nothing, at first."""
+        recent = [t.seconds_spent for t in self.trials.values() if t.seconds_spent and t.origin != "brought"][-5:]
         return max(recent, default=0.0)
 
 
