@@ -70,6 +70,19 @@ def test_too_few_samples_are_undecided_and_the_number_needed_is_told() -> None:
     assert compare("accuracy", scores, scores * 1.01, labels, Drop.parse("0.5pt")).verdict == "non-inferior"
 
 
+def test_the_verdict_rests_on_the_one_sided_bound_which_is_below_the_end_of_the_interval() -> None:
+    scores, labels = classifier(1000, 70)
+    variant = worsened(scores, labels, 5)
+    loose = compare("accuracy", scores, variant, labels, Drop.parse("5pt"))
+    assert loose.drop.value < loose.bound < loose.drop.high
+    assert f"with 95% confidence at most {loose.bound:.3g}pt" in loose.text
+    assert loose.to_json()["drop_bound"] == loose.bound
+    between = Drop((loose.bound + loose.drop.high) / 2, "pt")
+    assert compare("accuracy", scores, variant, labels, between).verdict == "non-inferior"
+    one = compare("accuracy", scores[:1], scores[:1] * 1.01, labels[:1], Drop.parse("5pt"))
+    assert one.to_json()["drop_bound"] is None, "JSON has no infinity"
+
+
 def test_one_sample_decides_nothing_unless_the_outputs_are_the_same() -> None:
     scores, labels = classifier(1, 0)
     assert compare("accuracy", scores, scores * 1.01, labels, Drop.parse("50%")).verdict == "undecided"

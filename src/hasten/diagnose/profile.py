@@ -223,15 +223,6 @@ def stream_share(recipe: Recipe, device: Device) -> float:
     return 1.0 / min(cores, max(1, int(streams or 1)))
 
 
-def dominant_precision(rated: Sequence[OperatorRow]) -> str:
-    """The precision that most of the arithmetic's time was spent in."""
-    spent: dict[str, float] = {}
-    for row in rated:
-        if row.flops:
-            spent[row.precision] = spent.get(row.precision, 0.0) + row.microseconds
-    return max(spent, key=lambda name: spent[name], default="fp32")
-
-
 def profile(
     variant: Variant,
     recipe: Recipe,

@@ -22,8 +22,6 @@ Run = Callable[..., Any]
 VERSION = 1
 """The version of the tables; raised when an older hasten could no longer read them."""
 
-META = "CREATE TABLE IF NOT EXISTS hasten_meta (name TEXT PRIMARY KEY, value TEXT NOT NULL)"
-
 BUSY_S = 30
 """How long to wait while another process writes."""
 

@@ -31,11 +31,6 @@ class Interval:
         """Both ends, or None where one of them is unbounded (JSON has no infinity)."""
         return (self.low, self.high) if math.isfinite(self.low) and math.isfinite(self.high) else None
 
-    @property
-    def relative_half_width(self) -> float:
-        """Half the width over the estimate: 0.02 reads "plus or minus two per cent"."""
-        return (self.high - self.low) / 2 / abs(self.value) if self.value else math.inf
-
     def scaled(self, factor: float) -> Interval:
         """The same estimate in another unit; `factor` is positive."""
         return Interval(self.value * factor, self.low * factor, self.high * factor)

@@ -91,7 +91,9 @@ def compare(
     verdict = non_inferior((tight.low, tight.high), allowed.amount)
     needed = None
     if verdict == "undecided":
-        needed = samples_needed(drop.value, (tight.low, tight.high), allowed.amount, sides.count, sides.changed())
+        needed = samples_needed(
+            drop.value, (tight.low, tight.high), allowed.amount, sides.count, sides.changed(), VERDICT_LEVEL
+        )
     return Judgement(
         name,
         value,
@@ -175,7 +177,8 @@ class _Sides:
 
     def fewer(self, resamples: int) -> int:
         """As many resamples as `USER_METRIC_S` allows, at least `LEAST_RESAMPLES`."""
-        affordable = int(USER_METRIC_S / (3 * self.seconds)) if self.seconds else resamples
+        # A resample scores the variant once for its own interval, and both sides once for each interval of the drop.
+        affordable = int(USER_METRIC_S / (5 * self.seconds)) if self.seconds else resamples
         return min(resamples, max(LEAST_RESAMPLES, affordable))
 
     def changed(self) -> int | None:

@@ -155,12 +155,17 @@ def non_inferior(drop_ci: tuple[float, float] | None, allowed: float) -> Verdict
 
 
 def samples_needed(
-    drop: float, drop_ci: tuple[float, float] | None, allowed: float, samples: int, changed: int | None = None
+    drop: float,
+    drop_ci: tuple[float, float] | None,
+    allowed: float,
+    samples: int,
+    changed: int | None = None,
+    level: float = 0.95,
 ) -> int | None:
     """About how many samples would decide, were the drop to stay as it is; None where no number can be named.
 
     An interval narrows with the square root of the samples, or, while none has changed its score (`changed` 0), with
-    the samples themselves: `_nothing_seen` solved for n.
+    the samples themselves: `_nothing_seen` solved for n. `level` is that of `drop_ci`.
     """
     if drop_ci is None or not all(math.isfinite(x) for x in (drop, *drop_ci)):
         return None
@@ -171,7 +176,7 @@ def samples_needed(
     if margin == 0 or half <= 0:
         return None
     if changed == 0:
-        z2 = NormalDist().inv_cdf(0.975) ** 2
+        z2 = NormalDist().inv_cdf(0.5 + level / 2) ** 2
         return max(samples + 1, math.ceil((samples + z2) * half / margin - z2))
     return max(samples + 1, math.ceil(samples * (half / margin) ** 2))
 
