@@ -314,3 +314,18 @@ def test_the_observer_hears_of_every_trial_and_of_the_end(store):
     assert heard[-1].trial.id == found.best_id
     shares = [event.fraction for event in heard if event.kind == "trial"]
     assert shares == sorted(shares)
+
+
+def test_a_slow_build_does_not_keep_quick_settings_from_being_tried(store):
+    def slow_builds(recipe: Recipe) -> Truth:
+        found = truth(recipe)
+        fresh = recipe.steps and "streams" not in recipe.runtime
+        return replace(found, seconds=60.0 if fresh else 3.0)
+
+    goal = Goal.parse("throughput", "1pt", (), 200.0)
+    lab = FakeLab(goal, slow_builds)
+    running, _ = search(store, goal, lab=lab)
+    found = running.run()
+    tuned = [t for t in found.trials if t.speedup is not None and "streams" in t.recipe.runtime]
+    assert len(tuned) >= 4
+    assert lab.now - 1000.0 <= 1.15 * 200.0

@@ -28,8 +28,9 @@ class Candidate:
     change: str = field(compare=False)
 
     @property
-    def predicted(self) -> float:
-        return -self.rank
+    def builds(self) -> bool:
+        """Whether a variant must be built for it, which takes longer than all else."""
+        return self.phase in (STRUCTURE, LATER) and bool(self.proposal.recipe.steps)
 
 
 @dataclass

@@ -93,6 +93,7 @@ class Search:
         self.notes: list[str] = list(self.study.notes)
         self.queue: list[Candidate] = []
         self.latest: dict[str, Candidate] = {}
+        self.seconds: dict[bool, list[float]] = {True: [], False: []}
         self.lost: list[Recipe] = []
         self.unproven: set[str] = set()
         self.gains: dict[str, float] = {}
@@ -180,7 +181,8 @@ class Search:
                 if self._out(candidate, best, stale):
                     continue
                 spent = spent or end == NO_BETTER or not self._time_to_screen()
-                trial = None if spent else self._screen(candidate)
+                fits = not spent and self._time_to_screen(candidate.builds)
+                trial = self._screen(candidate) if fits else None
                 if trial is None:
                     self._skip(candidate, end)
                     continue
@@ -231,6 +233,7 @@ class Search:
         """What a trial says of its change, and of what shares it."""
         self.trials[trial.id] = trial
         self.untried.pop(trial.id, None)
+        self.seconds[candidate.builds].append(trial.seconds_spent)
         if trial.speedup is not None:
             found = trial.speedup.value / max(candidate.base, 1e-9)
             self._bias(candidate.change).learn(candidate.proposal.gain.factor, found)
@@ -566,13 +569,16 @@ class Search:
         """What is kept for it, and no more: a winner that does not hold sends the search back to look further."""
         return min(self.deadline - self.lab.clock(), self.reserve)
 
-    def _time_to_screen(self) -> bool:
-        return self.lab.clock() + self._expected_seconds() <= self.deadline - self.reserve
+    def _time_to_screen(self, builds: bool = False) -> bool:
+        return self.lab.clock() + self._expected_seconds(builds) <= self.deadline - self.reserve
 
-    def _expected_seconds(self) -> float:
-        """What one more trial will take: the slowest of the last five; unknown, and hoped to be nothing, at first."""
-        recent = [t.seconds_spent for t in self.trials.values() if t.seconds_spent and t.origin != "brought"][-5:]
-        return max(recent, default=0.0)
+    def _expected_seconds(self, builds: bool) -> float:
+        """What one more trial will take: the slowest of the last five of its kind.
+
+        Until there is one of its kind that is unknown, and hoped to be no more than the quickest so far.
+        """
+        same = self.seconds[builds]
+        return max(same[-5:]) if same else min(self.seconds[not builds], default=0.0)
 
 
 def _as_screened(trial: Trial) -> Trial:
