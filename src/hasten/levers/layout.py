@@ -31,9 +31,9 @@ class Layout(SettingsLever):
     def propose(self, case: Case) -> Iterable[Proposal]:
         if self.refuse(case):
             return
-        share = share_of(case, CONVOLUTIONS)
+        share = sober(case, share_of(case, CONVOLUTIONS))
         gain = Prediction(
-            sober(case, amdahl(min(share, 0.98), CHANNELS_LAST_RATIO)),
+            amdahl(share, CHANNELS_LAST_RATIO),
             f"prior: tensor cores read channels-last, {share:.0%} of time in convolutions",
         )
         tables = _tables(case)

@@ -30,8 +30,9 @@ TRANSFORMER_MARKS = frozenset(
 )
 FASTEST = 8.0
 """No prediction is above this: beyond it the rest of the graph, which the share does not see, decides."""
-UNPROFILED = 3.0
-"""The same without a profile: arithmetic on paper does not see what a runtime spends around its operators."""
+MOST_SHARE, MOST_UNPROFILED = 0.98, 2 / 3
+"""No share of time is taken to be above these, with and without a profile: arithmetic on paper does not see what a
+runtime spends around its operators."""
 
 _RATE_PRIORS = {
     "bf16": {"amx_bf16": 8.0, "avx512_bf16": 1.8},
@@ -128,14 +129,14 @@ def faster_arithmetic(case: Case, kinds: frozenset[str], target: str, efficiency
     the GEMM's.
     """
     ratio = max(1e-3, efficiency * rate(case.device, target) / rate(case.device, precision_of(case)))
-    share = min(share_of(case, kinds), 0.98)
+    share = sober(case, share_of(case, kinds))
     where = "time" if case.profile else "the arithmetic's time on paper"
-    return Prediction(sober(case, amdahl(share, ratio)), f"roofline: {share:.0%} of {where} at {ratio:.2g}x the rate")
+    return Prediction(min(FASTEST, amdahl(share, ratio)), f"roofline: {share:.0%} of {where} at {ratio:.2g}x the rate")
 
 
-def sober(case: Case, factor: float) -> float:
-    """`factor`, but no more than can be believed of what is known."""
-    return min(FASTEST if case.profile else UNPROFILED, factor)
+def sober(case: Case, share: float) -> float:
+    """A share of time, but no more than can be believed of what is known."""
+    return min(share, MOST_SHARE if case.profile else MOST_UNPROFILED)
 
 
 def smaller(case: Case, bytes_per_parameter: float) -> Prediction:

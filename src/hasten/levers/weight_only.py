@@ -81,7 +81,7 @@ class WeightOnly:
         if case.goal.optimise == "memory":
             size = smaller(case, BYTES[bits])
             return Prediction(min(size.factor, 1.5), f"{size.source}; the rest of the process stays")
-        return Prediction(sober(case, amdahl(*_reading(case, bits))), "roofline: the share of time that reads weights")
+        return Prediction(amdahl(*_reading(case, bits)), "roofline: the share of time that reads weights")
 
     def apply(self, variant: Variant, step: Step, case: Case) -> Variant:
         from hasten import formats
@@ -180,4 +180,4 @@ def _reading(case: Case, bits: int) -> tuple[float, float]:
         for op, time in zip(case.operators, times, strict=True)
         if op.kind.lower() in MATMULS and op.flops / (flops * 1e9) < time
     ]
-    return min(0.98, sum(reading) / (sum(times) or 1.0)), ratio
+    return sober(case, sum(reading) / (sum(times) or 1.0)), ratio
