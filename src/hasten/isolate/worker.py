@@ -33,6 +33,8 @@ def main() -> None:
     if start["nice"]:
         os.nice(start["nice"])
     sys.path[:] = start["sys_path"]
+    # OpenVINO and NNCF report from the moment of import, unless the package that does it cannot be imported.
+    sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]
 
     from hasten.isolate.serve import serve
 
