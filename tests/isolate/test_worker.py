@@ -387,7 +387,15 @@ def test_a_worker_that_ignores_ctrl_c_leaves_that_to_the_parent(worker: Worker) 
     assert worker.call("misbehaving:interrupt_itself", None) == "still here"
 
 
-def test_ctrl_c_in_the_parent_kills_the_worker_and_is_raised() -> None:
+@pytest.fixture
+def hears_ctrl_c() -> Iterator[None]:
+    """A shell starts background jobs deaf to it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_ctrl_c_in_the_parent_kills_the_worker_and_is_raised(hears_ctrl_c: None) -> None:
     def interrupt(fraction: float | None, text: str) -> None:
         signal.raise_signal(signal.SIGINT)
 
@@ -412,7 +420,8 @@ def test_closing_leaves_no_descriptor_thread_or_process_behind() -> None:
 
 
 PARENT = """
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs are started without it
 sys.path.insert(0, sys.argv[1])
 from hasten.isolate import Worker
 with Worker(on_progress=lambda *_: print(worker.pid, child, inner, flush=True)) as worker:
