@@ -9,8 +9,12 @@ from hasten.recipe import Recipe
 from hasten.runner.plan import RunnerSettings, plan
 
 GRAIN = 8
-STATIC_GAIN = {"openvino": 1.3}
-"""What static shapes alone brought on encoders, cautiously (1.8 was measured at 32x128 on OpenVINO)."""
+BUCKETS = 8
+FIRST_TOKENS = (512, 2048)
+MOST_TOKENS = 16384
+"""Elements along the variable axis in one batch: small ones stay in a core's cache, large ones feed matrix units."""
+STATIC_GAIN = {"openvino": 1.15}
+"""What static shapes alone bring on encoders, cautiously (1.8 was measured at 32x128 on OpenVINO with AMX)."""
 
 
 def edges(lengths: Sequence[int], count: int, grain: int = GRAIN) -> tuple[int, ...]:
@@ -74,20 +78,33 @@ class Bucket(SettingsLever):
         yield from sorted(found, key=lambda proposal: -proposal.gain.factor)
 
     def _offline(self, case: Case) -> Iterable[tuple[Recipe, str]]:
-        recipe = case.recipe
-        yield recipe.edit("runner", sort=True, form=None, buckets=None, static=None), "sort by length before batching"
-        if recipe.runtime.get("name") != "openvino":
+        """Sorting, or buckets of some size; from buckets, their neighbours: twice or half the rows, dynamic shapes."""
+        recipe, runner = case.recipe, case.recipe.runner
+        if runner.get("form") != "bucket":
+            yield recipe.edit("runner", sort=True), "sort by length before batching"
+            for tokens in FIRST_TOKENS:
+                yield self._bucketed(case, BUCKETS, tokens, True)
             return
-        total = max(1024, min(8192, sum(case.lengths) // 4))
-        for count in (4, 8):
-            buckets = list(edges(case.lengths, count))
-            for tokens in sorted({1024, 2048, 4096, total}):
-                if tokens < buckets[-1]:
-                    continue
-                edited = recipe.edit(
-                    "runner", form="bucket", buckets=buckets, static=True, batch_tokens=tokens, sort=None, batch=None
-                )
-                yield edited, f"{len(buckets)} length buckets with static shapes of about {tokens} elements a batch"
+        static, tokens, count = bool(runner.get("static")), int(runner["batch_tokens"]), len(runner["buckets"])
+        for other in (tokens // 2, tokens * 2):
+            if MOST_TOKENS >= other >= max(runner["buckets"]) // 2:
+                yield self._bucketed(case, count, other, static)
+        yield self._bucketed(case, count, tokens, not static)
+        yield self._bucketed(case, count * 2, tokens, static)
+
+    def _bucketed(self, case: Case, count: int, tokens: int, static: bool) -> tuple[Recipe, str]:
+        buckets = list(edges(case.lengths, count))
+        recipe = case.recipe.edit(
+            "runner",
+            form="bucket",
+            buckets=buckets,
+            static=(static and case.recipe.runtime.get("name") == "openvino") or None,
+            batch_tokens=max(tokens, 1),
+            sort=None,
+            batch=None,
+        )
+        shapes = "static" if recipe.runner.get("static") else "dynamic"
+        return recipe, f"{len(buckets)} length buckets with {shapes} shapes of about {tokens} elements a batch"
 
     def _single(self, case: Case) -> Iterable[tuple[Recipe, str]]:
         if case.recipe.runtime.get("name") != "openvino":
