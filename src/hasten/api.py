@@ -15,7 +15,7 @@ from hasten.measurement import Figure, Measurement
 from hasten.recipe import Recipe
 from hasten.study import Study
 from hasten.variant import Variant
-from hasten.workload import Workload
+from hasten.workload import Split, Workload
 
 if TYPE_CHECKING:
     from hasten.bundle import LoadedBundle
@@ -227,11 +227,12 @@ def compare(
     second = _subject(b, data, wanted.scenario, recipe_b, cpus, label, output, preprocess, metric, on_event)
     _same_signature(first.workload, second.workload)
     device = _device(cpus, on_event)
+    every = tuple(range(first.workload.samples.count))  # nothing is chosen, so nothing need be kept apart
     lab = LocalLab(
         first.workload,
         wanted,
         device,
-        first.workload.split(seed),
+        Split(every, every, every),
         cache_dir() / "compare" / f"{first.workload.sha256[:12]}-{second.workload.sha256[:12]}",
         lambda recipe: first.variant,
         _tariff(device, price, country),

@@ -283,23 +283,24 @@ class LocalLab:
                     confirmed.append(replace(each, status="failed", reason=result.errors[each.id]))
                     continue
                 figures = self.figures(station, latencies.get(each.id))
-                speedup, quality, status, reason = ONE, None, each.status, each.reason
+                speedup, status, reason = ONE, each.status, each.reason
+                path = expected.path
                 if each is not brought:
                     path = self._outputs_path(each.recipe, "verification")
                     station.outputs(indices, path)
-                    verdict = self._evaluate(expected.path, path, indices)
+                verdict = self._evaluate(expected.path, path, indices)
+                if each is not brought:
                     if each is trial and self.goal.figure in RESIDENT:
                         speedup = self._resident_again(stations[0], station, (brought.recipe, each.recipe))
                     else:
                         speedup = self.settled(result.ratios[each.id], stations[0], station)
-                    quality = as_quality(verdict)
                     status, reason = self._final(speedup, verdict, figures)
                 confirmed.append(
                     replace(
                         each,
                         status=status,
                         reason=reason,
-                        measurement=Measurement(figures, quality),
+                        measurement=Measurement(figures, as_quality(verdict)),
                         speedup=speedup,
                         rounds=result.pairs(each.id),
                         seconds_spent=each.seconds_spent + (self.clock() - start) / len(everyone),
