@@ -105,3 +105,22 @@ def data(tmp_path: Path) -> Path:
     labels[::10] = (labels[::10] + 1) % CLASSES
     np.savez(tmp_path / "data.npz", x=x, label=labels)
     return tmp_path / "data.npz"
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Callable[..., Path]]:
+    """`disk("size=64k")` is a disk of its own; skipped where this user may mount none."""
+    mounted: list[Path] = []
+
+    def mount(options: str) -> Path:
+        path = tmp_path / f"disk{len(mounted)}"
+        path.mkdir()
+        made = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(path)], capture_output=True)
+        if made.returncode:
+            pytest.skip("mounting a small disk needs root")
+        mounted.append(path)
+        return path
+
+    yield mount
+    for path in mounted:
+        subprocess.run(["umount", "-l", str(path)], check=True)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
-from e2e_case import FEATURES, Home, Said, classifier
+from e2e_case import FEATURES, Home, Said, classifier, fill
 
 Run = Callable[..., Said]
 
@@ -233,34 +232,6 @@ def test_an_output_in_the_way_is_not_overwritten(hasten, model, data, tmp_path, 
 
 
 # -- the disk ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Callable[..., Path]]:
-    """`disk("size=64k")` is a disk of its own; skipped where this user may mount none."""
-    mounted: list[Path] = []
-
-    def mount(options: str) -> Path:
-        path = tmp_path / f"disk{len(mounted)}"
-        path.mkdir()
-        made = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(path)], capture_output=True)
-        if made.returncode:
-            pytest.skip("mounting a small disk needs root")
-        mounted.append(path)
-        return path
-
-    yield mount
-    for path in mounted:
-        subprocess.run(["umount", "-l", str(path)], check=True)
-
-
-def fill(folder: Path) -> None:
-    with open(folder / "full", "wb", buffering=0) as file:
-        try:
-            while True:
-                file.write(b"\0" * 4096)
-        except OSError:
-            return
 
 
 def test_an_output_that_cannot_be_written_is_refused_before_anything_runs(hasten, disk, model, data, home):

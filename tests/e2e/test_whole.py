@@ -13,12 +13,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from e2e_case import Home, Said
+from e2e_case import Home, Said, fill
 
 import hasten
 from hasten.demo.vision import FOLDER
 
 Start = Callable[..., "subprocess.Popen[str]"]
+MODEL = str(FOLDER / "fashion_cnn.onnx")
+COMMAND = ("optimize", MODEL, "--data", "hasten.demo.vision:samples", "--metric", "accuracy", "--max-drop", "0.5pt")
 FIGURE = {"value", "ci95", "unit", "source"}
 
 
@@ -39,24 +41,7 @@ class Optimised:
 @pytest.fixture(scope="module")
 def optimised(home: Home, tmp_path_factory: pytest.TempPathFactory) -> Optimised:
     folder = tmp_path_factory.mktemp("whole")
-    command = [
-        "optimize",
-        str(FOLDER / "fashion_cnn.onnx"),
-        "--data",
-        "hasten.demo.vision:samples",
-        "--metric",
-        "accuracy",
-    ]
-    command += [
-        "--max-drop",
-        "0.5pt",
-        "--budget",
-        "20s",
-        "--out",
-        str(folder / "bundle"),
-        "--json",
-        str(folder / "study.json"),
-    ]
+    command = [*COMMAND, "--budget", "30s", "--out", str(folder / "bundle"), "--json", str(folder / "study.json")]
     ended = subprocess.run(
         [sys.executable, "-c", "import sys; from hasten.cli import main; sys.exit(main())", *command],
         cwd=folder,
@@ -78,7 +63,7 @@ def test_the_json_is_as_the_design_says(optimised: Optimised) -> None:
     assert {"model", "data", "metric", "scenario"} <= study["workload"].keys()
     assert study["workload"]["metric"] == "accuracy"
     assert study["workload"]["data"]["count"] == 2000
-    assert study["goal"] == {"optimise": "throughput", "max_drop": "0.5pt", "where": [], "budget_s": 20.0}
+    assert study["goal"] == {"optimise": "throughput", "max_drop": "0.5pt", "where": [], "budget_s": 30.0}
     assert study["best"] in {trial["id"] for trial in study["trials"]}
     assert set(study["pareto"]) <= {trial["id"] for trial in study["trials"]}
     assert study["why"]
@@ -152,6 +137,22 @@ def test_report_study_and_compare_know_of_it(optimised: Optimised, hasten: Calla
 
 
 @pytest.mark.slow
+def test_a_full_disk_under_the_bundle_leaves_nothing_there(
+    optimised: Optimised, home: Home, hasten: Callable[..., Said], disk: Callable[..., Path]
+) -> None:
+    folder = disk("size=1m")
+    fill(folder)
+    said = hasten(*COMMAND, "--budget", "1s", "--out", folder / "bundle")
+    assert said.code == 1, said
+    assert said.plain, said
+    assert "No space left on device" in said.err
+    assert "\n  Fix: " in said.err
+    assert [path.name for path in folder.iterdir()] == ["full"]
+    assert optimised.study["key"] in home.studies()
+    assert home.settled() == []
+
+
+@pytest.mark.slow
 def test_the_same_command_again_measures_nothing_that_it_knows(
     optimised: Optimised, home: Home, hasten: Callable[..., Said], tmp_path: Path
 ) -> None:
@@ -159,11 +160,7 @@ def test_the_same_command_again_measures_nothing_that_it_knows(
 
     key = optimised.study["key"]
     before = {t.id for t in Store(home.store).trials(key)}
-    cnn = FOLDER / "fashion_cnn.onnx"
-    again = hasten(
-        "optimize", cnn, "--data", "hasten.demo.vision:samples", "--metric", "accuracy", "--max-drop", "0.5pt",
-        "--budget", "1s", "--json", tmp_path / "again.json",
-    )  # fmt: skip
+    again = hasten(*COMMAND, "--budget", "1s", "--json", tmp_path / "again.json")
     assert again.code == 0, again
     assert f"resumed with {len(before)} finished trials" in again.out
     assert {t.id for t in Store(home.store).trials(key)} == before

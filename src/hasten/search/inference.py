@@ -570,7 +570,8 @@ class Search:
         return min(self.deadline - self.lab.clock(), self.reserve)
 
     def _time_to_screen(self, builds: bool = False) -> bool:
-        return self.lab.clock() + self._expected_seconds(builds) <= self.deadline - self.reserve
+        kept = self.reserve if len(self.trials) > 1 else self.reserve / 2  # something should be tried
+        return self.lab.clock() + self._expected_seconds(builds) <= self.deadline - kept
 
     def _expected_seconds(self, builds: bool) -> float:
         """What one more trial will take: the slowest of the last five of its kind.

@@ -137,16 +137,15 @@ def with_profiles(study: Study, lab: LocalLab) -> Study:
 
 
 def bound_notes(study: Study, profile: Mapping[str, Any] | None) -> list[str]:
-    """What bounds the winner now, and how near it comes to the least time that this device could take."""
+    """How near the winner comes to the least time that this device could take."""
     if profile is None or study.best is None:
         return []
-    said = [f"the winner: {profile['words'][1]}"] if len(profile["words"]) > 1 else []
     best = {name: Figure.from_json(figure) for name, figure in profile["best_us"].items()}
-    if best:
-        name, figure = min(best.items(), key=lambda item: item[1].value)
-        share = figure.value / profile["wall_us"]["value"]
-        said.append(f"it runs at {share:.0%} of this device's roof in {name} ({figure.source})")
-    return said
+    if not best:
+        return []
+    name, figure = min(best.items(), key=lambda item: item[1].value)
+    share = figure.value / profile["wall_us"]["value"]
+    return [f"the winner runs at {share:.0%} of what this device could do in {name} ({figure.source})"]
 
 
 def builder_of(study: Study) -> Builder:
