@@ -22,7 +22,7 @@ def demo() -> Demo:
         "hasten.demo.vision:samples",
         "accuracy",
         "0.5pt",
-        90.0,
+        110.0,
     )
 
 
