@@ -7,6 +7,7 @@ import json
 import math
 import os
 import platform
+import signal
 import subprocess
 import sys
 import tempfile
@@ -123,6 +124,7 @@ def main(name: str, groups: Sequence[Group], options: argparse.Namespace) -> int
     if options.only and target is not None and target.is_file():
         document["figures"] = json.loads(target.read_text(encoding="utf-8"))["figures"]
     started = time.monotonic()
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that nothing stays behind
     with fresh_home():
         for group in groups:
             if not group.wanted(options.only):
