@@ -54,6 +54,12 @@ class Station:
             raise
         return cls(name, worker, opened, goal, tariff, size_bytes, repeat, limit)
 
+    def lengthen(self, samples: int, seconds: float) -> None:
+        """Let a round take up to `samples` of the scene, as many as fit into `seconds` at the speed of warming up."""
+        if self.limit is not None:
+            fit = int(self.limit * seconds / max(self.opened["round_s"], 1e-9))
+            self.limit = max(self.limit, min(samples, fit))
+
     def round(self) -> float:
         """Run one round and return the goal's figure for it (throughput, where the goal is no matter of rounds)."""
         answer = self.worker.call(

@@ -36,7 +36,7 @@ SCENE_OFFLINE = (32, 256)
 SCENE_SINGLE = (4, 64)
 """The least and the most samples of a scene; a round of the baseline takes at least the least."""
 SCREEN_ROUNDS = 5
-SCREEN_S = 60.0
+SCREEN_S = 8.0
 QUALITY_S = 6.0
 """Screening spends about this long on the baseline's outputs, confirming the given share of its time, or so long."""
 VERIFY_SHARE = 0.35
@@ -159,7 +159,8 @@ class LocalLab:
 
     def _screened(self, trial: Trial) -> Trial:
         reference, _ = self._started()
-        with self._open(trial.recipe, self._scene) as station:
+        with self._open(trial.recipe, self._scene, limit=self._limit) as station:
+            station.lengthen(len(self._scene), ROUND_S * 2)
             result = race(
                 [reference, station],
                 ratio=self.ratio,
@@ -230,9 +231,11 @@ class LocalLab:
             contestants = [reference]
             for recipe in recipes:
                 try:
-                    contestants.append(stack.enter_context(self._open(recipe, self._scene)))
+                    station = stack.enter_context(self._open(recipe, self._scene, limit=self._limit))
                 except HastenError:
                     continue
+                station.lengthen(len(self._scene), ROUND_S * 2)
+                contestants.append(station)
             if len(contestants) == 1:
                 return {}
             result = race(
@@ -259,7 +262,8 @@ class LocalLab:
         start = self.clock()
         brought, *others = beside
         everyone = [brought, *(other for other in others if other.id != trial.id), trial]
-        most = int(budget_s * (1 - VERIFY_SHARE) / (CONFIRM_ROUNDS + 2) / self._per_sample_s)
+        weight = sum(1 / each.speedup.value if each.speedup else 1.0 for each in everyone)
+        most = int(budget_s * (1 - VERIFY_SHARE) / (CONFIRM_ROUNDS + 2) / self._per_sample_s / weight)
         scene = self.split.verification[: max(1, min(len(self._scene), max(self._limit or 1, most)))]
         with ExitStack() as stack:
             stations = [stack.enter_context(self._open(each.recipe, scene)) for each in everyone]
@@ -275,7 +279,8 @@ class LocalLab:
             if trial.id in result.errors or trial.id not in result.ratios:
                 raise Failed(f"failed while it was confirmed: {result.errors.get(trial.id, 'the baseline failed')}")
             latencies = self._latencies(stations)
-            expected = self._expected("verification", self.split.verification, max(VERIFY_S, budget_s * VERIFY_SHARE))
+            seconds = max(VERIFY_S, budget_s * VERIFY_SHARE / weight)
+            expected = self._expected("verification", self.split.verification, seconds)
             indices = self.split.verification[: expected.count]
             confirmed = []
             for station, each in zip(stations, everyone, strict=True):
@@ -311,7 +316,12 @@ class LocalLab:
 
     def _final(self, speedup: Figure, verdict: Mapping[str, Any], figures: Mapping[str, Figure]) -> tuple[Status, str]:
         """Rule 1: the interval above 1, every constraint held, quality shown non-inferior."""
-        low, high = speedup.ci95 or (0.0, 0.0)
+        if speedup.ci95 is None:
+            return (
+                "undecided",
+                f"the improvement is not shown: {speedup.value:.2f}x, and there was time for one round only",
+            )
+        low, high = speedup.ci95
         if low <= 1.0:
             found = f"{speedup.value:.2f}x, 95% interval {low:.2f} to {high:.2f}"
             return "undecided", f"the improvement is not shown: {found}"
@@ -361,7 +371,7 @@ class LocalLab:
     # -- common ---------------------------------------------------------------------------------------------------
 
     def operators(self, recipe: Recipe) -> list[dict[str, Any]]:
-        with self._open(recipe, self._scene) as station:
+        with self._open(recipe, self._scene[: self._limit]) as station:
             return station.operators()
 
     def profile(self, recipe: Recipe) -> dict[str, Any]:

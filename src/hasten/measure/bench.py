@@ -27,6 +27,7 @@ STEADY_ROUNDS = 8
 STEADY_GAIN = 0.97
 STEADY_S = 2.0
 """Warming up ends when a round is hardly quicker than the best before it, after this many, or after this long."""
+OPERATORS_S = 2.0
 CHUNK = 256
 
 
@@ -117,11 +118,13 @@ def outputs(payload: dict[str, Any], scope: Scope) -> dict[str, Any]:
 
 
 def operators(payload: dict[str, Any], scope: Scope) -> list[dict[str, Any]]:
-    """Per-operator times on the scene, and the wall time of the same batch."""
+    """Per-operator times of the scene's typical batch, from as many runs as take about `OPERATORS_S`."""
     from dataclasses import asdict
 
     opened: Opened = scope.state["opened"]
-    return [asdict(time) for time in opened.runner.operators(opened.scene)]
+    seconds = _run(opened, opened.scenario, opened.scene)["seconds"]
+    repeats = max(2, min(10, int(OPERATORS_S / seconds)))
+    return [asdict(time) for time in opened.runner.operators(opened.scene, repeats)]
 
 
 def _run(opened: Opened, scenario: str, scene: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Any]:

@@ -101,7 +101,7 @@ class Search:
         self.counter = itertools.count()
         self.bias: dict[str, Bias] = {}
         self.profiles: dict[str, Mapping[str, float]] = {}
-        self.table: Mapping[str, Any] | None = None
+        self.tables: dict[str, Mapping[str, Any]] = {}
         self.started = self.measured = self.hurried = False
         self.start = self.deadline = self.lab.clock()
         budget_s = self.study.goal.budget_s
@@ -116,7 +116,7 @@ class Search:
         # Until there is a new answer the old one stands, whatever happens to this process.
         self.store.put_study(self.study if self.before is None else replace(self.before, goal=self.study.goal))
         self.known = {trial.id: _as_screened(trial) for trial in self.store.trials(key)}
-        self.table = self.store.state(key, "sensitivity")
+        self.tables = self.store.state(key, "sensitivity") or {}
         spent = sum(trial.seconds_spent for trial in self.known.values())
         self.start = self.lab.clock()
         self.deadline = self.start + max(0.0, self.study.goal.budget_s - spent)
@@ -268,7 +268,7 @@ class Search:
         """Ask every lever what could follow this trial."""
         case = self._case(trial.recipe)
         for name, lever in self.levers.items():
-            if Need.SENSITIVITY in lever.needs and self.table is None:
+            if Need.SENSITIVITY in lever.needs and case.sensitivity is None:
                 continue
             try:
                 proposals = list(lever.propose(case))
@@ -299,23 +299,26 @@ class Search:
     def _measure_sensitivity(self, trial: Trial) -> None:
         """A trial lost too much quality: learn which operators are to blame, so that the rest can stay quick."""
         late = self.lab.clock() > self.deadline - self.reserve
-        if self.sensitivity is None or self.table is not None or late:
+        name = str(trial.recipe.runtime.get("name", ""))
+        if self.sensitivity is None or name in self.tables or late:
             return
         self._stage("measuring which operators are sensitive", None)
         try:
-            self.table = self.sensitivity(self._case(trial.recipe))
+            table = self.sensitivity(self._case(trial.recipe))
         except HastenError as error:
             self._note(f"the sensitivity of operators could not be measured: {error.cause}")
             return
-        if self.table is not None:
-            self.store.put_state(self.study.key, "sensitivity", self.table)
+        if table is not None:
+            self.tables[name] = table
+            self.store.put_state(self.study.key, "sensitivity", self.tables)
             for parent in [*self.trials.values()]:
-                if self._worth_expanding(parent) and not parent.reason.startswith("quality"):
+                same = parent.recipe.runtime.get("name") == trial.recipe.runtime.get("name")
+                if same and self._worth_expanding(parent) and not parent.reason.startswith("quality"):
                     self._expand(parent)
 
     def _repair(self, lost: Trial) -> None:
         """Ask anew what could follow without the last step of what lost: levers that see the loss keep more."""
-        if self.table is None or not lost.recipe.steps:
+        if not self.tables or not lost.recipe.steps:
             return
         before = structure(replace(lost.recipe, steps=lost.recipe.steps[:-1]))
         for parent in [*self.trials.values()]:
@@ -332,7 +335,7 @@ class Search:
             recipe=recipe,
             profile=self.profiles[name],
             trials=tuple(self.trials.values()),
-            sensitivity=self.table,
+            sensitivity=self.tables.get(name),
         )
 
     def _profile(self, recipe: Recipe, name: str) -> Mapping[str, float]:
