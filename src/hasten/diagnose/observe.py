@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     Batch = Mapping[str, np.ndarray]
 
 DEFAULT_RUNTIME = {"onnx": "onnxruntime", "openvino": "openvino"}
-SPEND_S = 2.5
+SPEND_S = 1.5
 """About how long each of the three parts (whole runs, session alone, operators) may take."""
 MOST, LEAST = 100, 3
 

@@ -36,13 +36,16 @@ SCENE_OFFLINE = (32, 256)
 SCENE_SINGLE = (4, 64)
 """The least and the most samples of a scene; a round of the baseline takes at least the least."""
 SCREEN_ROUNDS = 5
-SCREEN_S = 8.0
+SCREEN_S = 5.0
 QUALITY_S = 6.0
 """Screening spends about this long on the baseline's outputs, confirming the given share of its time, or so long."""
 VERIFY_SHARE = 0.35
 VERIFY_S = 8.0
+RACE_SHARE = 0.45
+"""Of the time to confirm, so much goes to rounds; the rest to opening, verifying and judging."""
 CONFIRM_ROUNDS = 6
 RESIDENT_AGAIN = 2
+PROFILE_SAMPLES = 32
 ONE = Figure(1.0, "x", "measured", (1.0, 1.0))
 
 
@@ -256,22 +259,24 @@ class LocalLab:
     def confirm(self, trial: Trial, beside: Sequence[Trial], budget_s: float) -> list[Trial]:
         """Fresh workers, fresh rounds and the verification samples, for the winner and the baselines beside it.
 
-        The first of `beside` is the model as brought. Returns every one of them again, measured anew, in that order
-        with the winner last, whose status says whether it holds.
+        The first of `beside` is the model as brought. Returns every one of them again, timed anew, in that order with
+        the winner last, whose status says whether it holds; of the others in between only the speed is confirmed.
         """
         start = self.clock()
         brought, *others = beside
         everyone = [brought, *(other for other in others if other.id != trial.id), trial]
         weight = sum(1 / each.speedup.value if each.speedup else 1.0 for each in everyone)
-        most = int(budget_s * (1 - VERIFY_SHARE) / (CONFIRM_ROUNDS + 2) / self._per_sample_s / weight)
+        most = int(budget_s * RACE_SHARE / (CONFIRM_ROUNDS + 2) / self._per_sample_s / weight)
         scene = self.split.verification[: max(1, min(len(self._scene), max(self._limit or 1, most)))]
         with ExitStack() as stack:
-            stations = [stack.enter_context(self._open(each.recipe, scene)) for each in everyone]
+            stations = [stack.enter_context(self._open(each.recipe, scene, limit=self._limit)) for each in everyone]
+            for station in stations:
+                station.limit = None
             result = race(
                 stations,
                 ratio=self.ratio,
                 clock=self.clock,
-                budget_s=budget_s * (1 - VERIFY_SHARE),
+                budget_s=budget_s * RACE_SHARE,
                 min_rounds=CONFIRM_ROUNDS,
                 seed=self.seed + 1,
                 on_round=lambda number: self.on_event(Event("round", f"round {number} of the confirmation")),
@@ -289,13 +294,17 @@ class LocalLab:
                     continue
                 figures = self.figures(station, latencies.get(each.id))
                 speedup, status, reason = ONE, each.status, each.reason
-                path = expected.path
-                if each is not brought:
+                quality = each.measurement.quality
+                if each is brought:
+                    quality = as_quality(self._evaluate(expected.path, expected.path, indices))
+                elif each is not trial:
+                    speedup = self.settled(result.ratios[each.id], stations[0], station)
+                else:
                     path = self._outputs_path(each.recipe, "verification")
                     station.outputs(indices, path)
-                verdict = self._evaluate(expected.path, path, indices)
-                if each is not brought:
-                    if each is trial and self.goal.figure in RESIDENT:
+                    verdict = self._evaluate(expected.path, path, indices)
+                    quality = as_quality(verdict)
+                    if self.goal.figure in RESIDENT:
                         speedup = self._resident_again(stations[0], station, (brought.recipe, each.recipe))
                     else:
                         speedup = self.settled(result.ratios[each.id], stations[0], station)
@@ -305,7 +314,7 @@ class LocalLab:
                         each,
                         status=status,
                         reason=reason,
-                        measurement=Measurement(figures, as_quality(verdict)),
+                        measurement=Measurement(figures, quality),
                         speedup=speedup,
                         rounds=result.pairs(each.id),
                         seconds_spent=each.seconds_spent + (self.clock() - start) / len(everyone),
@@ -379,7 +388,16 @@ class LocalLab:
         from hasten.diagnose.profile import profile
 
         limits = Limits(self.memory_bytes, 300, self.device.cpus or None)
-        return profile(self.build(recipe), recipe, self.workload, self.device, limits=limits).to_json()
+        few = int(recipe.runner.get("batch", PROFILE_SAMPLES))
+        found = profile(
+            self.build(recipe),
+            recipe,
+            self.workload,
+            self.device,
+            samples_limit=min(few, PROFILE_SAMPLES),
+            limits=limits,
+        )
+        return found.to_json()
 
     def figures(self, station: Station, latencies_ms: Sequence[float] | None = None) -> dict[str, Figure]:
         return summarise(
