@@ -134,7 +134,11 @@ class Recipe:
         runtime = [str(r.get("name", "")), str(r.get("precision", ""))]
         if "streams" in r or "threads" in r:
             runtime.append(f"{r.get('streams', 1)}x{r.get('threads', 'all')}")
-        runner = [f"{k} {v}" if v is not True else k for k, v in self.runner.items() if v is not False]
+        settings = dict(self.runner)
+        buckets = settings.pop("buckets", None)
+        if settings.pop("form", "batch") == "bucket" and buckets:
+            settings = {f"{len(buckets)} buckets": True, **settings}
+        runner = [f"{k} {v}" if v is not True else k for k, v in settings.items() if v is not False]
         cache = ["cache"] if self.cache else []
         parts = [steps, " ".join(filter(None, runtime)), " ".join(runner + cache)]
         return " | ".join(filter(None, parts))

@@ -40,7 +40,7 @@ SCREEN_S = 5.0
 QUALITY_S = 6.0
 """Screening spends about this long on the baseline's outputs, confirming the given share of its time, or so long."""
 VERIFY_SHARE = 0.35
-VERIFY_S = 8.0
+VERIFY_S = 15.0
 RACE_SHARE = 0.45
 """Of the time to confirm, so much goes to rounds; the rest to opening, verifying and judging."""
 CONFIRM_ROUNDS = 6

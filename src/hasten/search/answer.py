@@ -22,7 +22,7 @@ def why(winner: Trial, goal: Goal) -> str:
     if quality is None:
         return text
     drop = quality.drop
-    if drop.value == 0 and drop.ci95 == (0.0, 0.0):
+    if drop.value == 0:
         text += f", {quality.metric} unchanged"
     else:
         word = "down" if drop.value > 0 else "up"
@@ -51,6 +51,12 @@ def explained(trials: Sequence[Trial], best: Trial | None) -> list[Trial]:
         return trial if reason == trial.reason else replace(trial, reason=reason)
 
     return [told(trial) for trial in trials]
+
+
+def unchanged(trial: Trial) -> bool:
+    """Whether screening found the outputs of the model as brought, to within rounding."""
+    quality = trial.measurement.quality
+    return quality is not None and quality.drop.ci95 == (0.0, 0.0)
 
 
 def front(trials: Sequence[Trial], figure: str) -> list[str]:

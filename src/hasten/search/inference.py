@@ -22,7 +22,7 @@ from hasten.lab.trial import Lab, quality_key
 from hasten.levers import Case, Lever, Need, Prediction, Proposal
 from hasten.measurement import Trial
 from hasten.recipe import Recipe
-from hasten.search.answer import explained, front, why
+from hasten.search.answer import explained, front, unchanged, why
 from hasten.search.candidates import (
     BASELINE,
     LATER,
@@ -47,11 +47,16 @@ CANNOT_WIN = 0.9
 """A proposal predicted below this share of the best is not tried."""
 HEADROOM = 1.8
 """A structure is tried while tuning its settings by this factor could make it the best."""
+LARGE = 1.5
+"""Settings that promise this factor, such as sorting very mixed lengths, are tried as early as structures are."""
 PATIENCE = 12
 DOUBT = 0.5
 """What follows a trial that misses a bound may mend it, but waits for what follows one that holds."""
 IMPROVEMENT = 1.01
 FINALISTS = 4
+RACE_WITHIN = 0.8
+"""What screening found slower than this share of the best does not race."""
+LATE_S = 5.0
 CONFIRMATIONS = 4
 UNTRIED = 40
 OUT_OF_TIME = "not tried: the budget was spent"
@@ -290,7 +295,8 @@ class Search:
         if self._full_precision(recipe):
             phase = BASELINE
         else:
-            phase = STRUCTURE if structure(recipe) != structure(parent) else SETTINGS
+            large = structure(recipe) != structure(parent) or proposal.gain.factor >= LARGE
+            phase = STRUCTURE if large else SETTINGS
         candidate = Candidate(phase, -predicted * trust, next(self.counter), proposal, base, change)
         self.latest[recipe.id] = candidate
         self.used[recipe.id] = self.used.get(parent.id, frozenset()) | {proposal.lever}
@@ -413,7 +419,8 @@ class Search:
         return self.trials[best.id], self.before.why
 
     def _race(self, ranked: list[Trial]) -> list[Trial]:
-        finalists = ranked[:FINALISTS]
+        near = [t for t in ranked if self._speed(t) >= RACE_WITHIN * self._speed(ranked[0])]
+        finalists = near[:FINALISTS]
         if len(finalists) < 2:
             return ranked
         left = self._time_to_decide()
@@ -433,19 +440,21 @@ class Search:
             if trial.id not in ratios:
                 self._keep(replace(trial, status="failed", reason="failed in the final race"))
         raced.sort(key=lambda t: -ratios[t.id].value)
-        return [*raced, *ranked[FINALISTS:]]
+        return [*raced, *ranked[len(finalists) :]]
 
     def _confirm(self, brought: Trial, ranked: Sequence[Trial], reasons: list[str]) -> Trial | None:
         """Fresh rounds, fresh samples: the first that holds; why the others did not is added to `reasons`.
 
         What shares its outputs with a variant that lost quality is not asked again; while there is time to screen, such
-        a loss ends the round, so that what is left can be tuned as the loser was.
+        a loss ends the round, so that what is left can be tuned as the loser was. Once time is short, one more is
+        asked whose outputs are those of the model as brought: only its speed is in doubt.
         """
         for trial in ranked:
             left = self._time_to_decide()
-            if len(reasons) >= CONFIRMATIONS or (reasons and left < 5.0):
+            late = bool(reasons) and left < LATE_S
+            if len(reasons) >= CONFIRMATIONS:
                 break
-            if trial.id in self.unproven:
+            if trial.id in self.unproven or (late and not unchanged(trial)):
                 continue
             self._stage(f"confirming {trial.recipe.describe()}", 0.8)
             beside = [brought, *self._full_precision_beside(trial)]
@@ -464,6 +473,8 @@ class Search:
                 self._disown(winner)
                 if self._time_to_screen():
                     break
+            if late:
+                break
         return None
 
     def _disown(self, loser: Trial) -> None:
