@@ -130,11 +130,12 @@ def most(quality: Quality) -> str:
 
 
 def metric_name(name: str) -> str:
+    """A metric in words; of a function of the user's, its own name."""
     return {
         "top1-agreement": "top-1 agreement with the original model",
         "cosine": "mean cosine to the original model's outputs",
         "normalised-error": "normalised error against the original model",
-    }.get(name, name.replace("_", " "))
+    }.get(name, name.rpartition(":")[2].replace("_", " "))
 
 
 def runtime_words(trial: Trial) -> str:

@@ -21,12 +21,12 @@ def why(winner: Trial, goal: Goal) -> str:
     text = f"{speedup.value:.2f}x better {name} than the model as brought (95% interval {low:.2f} to {high:.2f})"
     if quality is None:
         return text
-    drop = quality.drop
+    drop, metric = quality.drop, quality.metric.rpartition(":")[2]
     if drop.value == 0:
-        text += f", {quality.metric} unchanged"
+        text += f", {metric} unchanged"
     else:
         word = "down" if drop.value > 0 else "up"
-        text += f", {quality.metric} {word} by {abs(drop.value):.2g} {drop.unit}"
+        text += f", {metric} {word} by {abs(drop.value):.2g} {drop.unit}"
     if quality.bound is not None:
         text += f" (at most {max(0.0, quality.bound):.2g} {drop.unit} with 95% confidence, allowed {goal.max_drop})"
     return f"{text}, confirmed on {quality.samples} samples that took no part in choosing it"
