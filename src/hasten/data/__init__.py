@@ -188,7 +188,7 @@ def _open(
 
         sizes = synthetic.sizes(fitter.signature)
         source = "made up from the signature" + (f" with {sizes}" if sizes else "")
-        return synthetic.COUNT, synthetic.rows(fitter.signature, seed), source
+        return synthetic.count(fitter.signature), synthetic.rows(fitter.signature, seed), source
     path, text = Path(spec), str(spec)
     if not path.exists() and ":" in text:
         from hasten.data import functions

@@ -12,16 +12,26 @@ from hasten.data.fit import Row, has_batch_axis
 from hasten.errors import InvalidInput
 from hasten.model import Dim, Signature, Tensor
 
-COUNT = 32
+LEAST, MOST, BYTES = 32, 512, 32e6
+"""As many samples as fit into the bytes, within these bounds: a few hundred can tell whether quality was kept."""
 _LENGTH, _SIDE, _PAST, _IDS = 64, 224, 16, 100
 
 
 def rows(signature: Signature, seed: int) -> Iterator[Row]:
-    """`COUNT` samples: standard normal floats, small positive integers, masks of ones, images 224 pixels a side."""
+    """Made-up samples: standard normal floats, small positive integers, masks of ones, images 224 pixels a side."""
     generator = np.random.default_rng(seed)
-    for at in range(COUNT):
-        inputs = {tensor.name: _array(tensor, generator) for tensor in signature.inputs}
-        yield Row(inputs, None, f"synthetic sample {at}")
+    for at in range(count(signature)):
+        yield Row(_sample(signature, generator), None, f"synthetic sample {at}")
+
+
+def count(signature: Signature) -> int:
+    """How many samples are made."""
+    one = _sample(signature, np.random.default_rng(0))
+    return max(LEAST, min(MOST, int(BYTES / max(1, sum(array.nbytes for array in one.values())))))
+
+
+def _sample(signature: Signature, generator: np.random.Generator) -> dict[str, np.ndarray]:
+    return {tensor.name: _array(tensor, generator) for tensor in signature.inputs}
 
 
 def sizes(signature: Signature) -> str:

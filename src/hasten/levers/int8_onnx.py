@@ -104,7 +104,9 @@ def quantise(
     unsigned = options["scheme"] == "mixed"
     if options["range"] != "minmax":
         batches = of_one_shape(batches)
-    try:
+    batches = list(batches)
+
+    def run(extra: Mapping[str, Any]) -> None:
         with quiet():
             quantize_static(
                 str(prepared),
@@ -120,9 +122,16 @@ def quantise(
                 nodes_to_exclude=excluded,
                 use_external_data_format=prepared.with_name(prepared.name + ".data").exists(),
                 calibrate_method=method,
-                extra_options=extra,
+                extra_options=dict(extra),
                 calibration_cache_path=None if ranges is None else str(ranges),
             )
+
+    try:
+        try:
+            run(extra)
+        except ValueError:
+            # onnxruntime 1.32 compares an array of scales when it fits weights to int32 biases (qdq_quantizer.py:490)
+            run({**extra, "QDQDisableWeightAdjustForInt32Bias": True})
     except Exception as error:  # the quantiser raises many kinds, and its own text says the most
         text = " ".join(str(error).split())[:300]
         raise Failed(f"ONNX Runtime could not quantise the model: {type(error).__name__}: {text}") from error
