@@ -9,7 +9,7 @@ from typing import Any
 
 from hasten import data as samples_of
 from hasten import formats
-from hasten.errors import InvalidInput
+from hasten.errors import Failed, InvalidInput
 from hasten.isolate import Limits, run
 from hasten.measure.quality import metric as known_metric
 from hasten.model import Model, Operator
@@ -60,19 +60,26 @@ def prepare(
     if output is not None and output not in {t.name for t in loaded.signature.outputs}:
         names = ", ".join(t.name for t in loaded.signature.outputs)
         raise InvalidInput(f"the model has no output called {output!r}", f"use one of: {names}")
-    found = run(
-        "hasten.measure.prepare:prepare",
-        {
-            "model": loaded.to_json(),
-            "runtime": RUNTIME_OF[loaded.format],
-            "samples": str(samples.path),
-            "labels": samples.labels,
-            "metric": metric,
-            "output": output,
-        },
-        Limits(seconds=600, cpus=tuple(cpus) if cpus else None),
-        on_progress=on_progress,
-    )
+    try:
+        found = run(
+            "hasten.measure.prepare:prepare",
+            {
+                "model": loaded.to_json(),
+                "runtime": RUNTIME_OF[loaded.format],
+                "samples": str(samples.path),
+                "labels": samples.labels,
+                "metric": metric,
+                "output": output,
+            },
+            Limits(seconds=600, cpus=tuple(cpus) if cpus else None),
+            on_progress=on_progress,
+        )
+    except Failed as error:
+        if samples.kind != "synthetic":
+            raise
+        raise InvalidInput(
+            f"the model does not run on samples made from its signature: {error.cause}", "give real ones with --data"
+        ) from None
     workload = Workload(
         loaded, samples, found["metric"], scenario, found["output"], Padding.from_json(found["padding"])
     )
