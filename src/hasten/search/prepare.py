@@ -9,7 +9,7 @@ from typing import Any
 
 from hasten import data as samples_of
 from hasten import formats
-from hasten.errors import Failed, InvalidInput
+from hasten.errors import HastenError, InvalidInput
 from hasten.isolate import Limits, run
 from hasten.measure.quality import metric as known_metric
 from hasten.model import Model, Operator
@@ -74,8 +74,8 @@ def prepare(
             Limits(seconds=600, cpus=tuple(cpus) if cpus else None),
             on_progress=on_progress,
         )
-    except Failed as error:
-        if samples.kind != "synthetic":
+    except HastenError as error:
+        if samples.kind != "synthetic" or not error.cause.startswith(f"{RUNTIME_OF[loaded.format]}:"):
             raise
         raise InvalidInput(
             f"the model does not run on samples made from its signature: {error.cause}", "give real ones with --data"
