@@ -14,6 +14,24 @@ from benchmarks.common import RESULTS, ROOT
 
 MARKED = re.compile(r"(<!-- figures:([a-z_]+) -->\n).*?(<!-- /figures -->)", re.DOTALL)
 PAGES = ("README.md", "benchmarks/README.md", "docs/**/*.md")
+TITLES = {
+    "demo.offline.speedup": "Demo CNN, throughput over ONNX Runtime's defaults",
+    "demo.single_stream.speedup": "Demo CNN, latency over ONNX Runtime's defaults",
+    "demo.accuracy_drop_points": "Demo CNN, accuracy lost",
+    "ocr_rec.offline.speedup": "PP-OCRv4 recogniser, throughput over ONNX Runtime's defaults",
+    "minilm.mixed.speedup_vs_eager": "MiniLM on texts of mixed length, throughput over PyTorch eager",
+    "minilm.mixed.speedup_vs_openvino_bf16": "the same over OpenVINO bf16 in batches sorted by length",
+    "minilm.mixed.speedup_vs_best_peer": "the same over the best single tool, tuned as well",
+    "search.demo.regret": "Demo CNN, what the search leaves to the best of an exhaustive one",
+    "search.minilm.regret": "MiniLM, the same",
+    "search.ocr.regret": "PP-OCRv4 recogniser, the same",
+    "compare.self.coverage": "Intervals that contain 1 when a model is compared with itself",
+    "sensitivity.fragile.kept_speedup": "A fragile layer: share of full INT8's speed-up kept, with the accuracy",
+    "core.install_mb": "Core install on disk",
+    "cli.help_s": "`hasten --help`",
+    "parent.peak_memory_mb": "Peak memory of the parent process",
+    "worker.overhead_s": "Starting a worker",
+}
 UNITS = {"x": "×", "share": "", "pt": " pt", "MB": " MB", "s": " s"}
 
 
@@ -49,7 +67,7 @@ def rewritten(page: str, results: Path) -> str:
 
 def table(document: Mapping[str, Any]) -> str:
     """A result file as a Markdown table, with where it was taken in a line below."""
-    lines = ["| figure | found | 95% interval | goal | |", "|---|---|---|---|---|"]
+    lines = ["| | found | 95% interval | goal | |", "|---|---|---|---|---|"]
     for name, figure in document["figures"].items():
         met = {True: "met", False: "**not met**", None: ""}[figure["met"]]
         found, interval = "not taken", ""
@@ -58,7 +76,7 @@ def table(document: Mapping[str, Any]) -> str:
             if figure["ci95"] is not None:
                 interval = " to ".join(number(end) for end in figure["ci95"])
         goal = (figure["goal"] or "").replace(">=", "≥").replace("<=", "≤")
-        lines.append(f"| `{name}` | {found} | {interval} | {goal} | {met} |")
+        lines.append(f"| {TITLES.get(name, f'`{name}`')} | {found} | {interval} | {goal} | {met} |")
     machine = document["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in document["versions"].items() if name != "hasten")
     lines += [

@@ -262,7 +262,10 @@ def _fields() -> dict[str, object]:
     }
 
 
-def test_a_real_step_is_applied_in_a_worker_and_checked(tmp_path):
+def test_a_real_step_is_applied_in_a_worker_and_checked(tmp_path, monkeypatch):
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
     onnx = pytest.importorskip("onnx")
     from onnx import TensorProto, helper
 
@@ -284,6 +287,7 @@ def test_a_real_step_is_applied_in_a_worker_and_checked(tmp_path):
     assert isinstance(variant.main, Model)
     assert variant.main.path.is_relative_to(tmp_path / "variants" / made.key(step))
     assert asdict(variant.main.signature) == asdict(workload.model.signature)
+    assert not list(here.iterdir()), "toolchains leave their scratch files elsewhere"
     with pytest.raises(InvalidInput, match="batch"):
         made(Recipe((Step("batch"),), {"name": "onnxruntime"}))
     assert not (tmp_path / "variants" / made.key(Recipe((Step("batch"),), {"name": "onnxruntime"}))).exists()

@@ -184,6 +184,7 @@ def apply(payload: dict[str, Any], scope: Scope) -> dict[str, Any]:
     step = Step.from_json(payload["step"])
     case = Case.from_json(payload["case"])
     scope.progress(None, f"applying {step.lever}")
+    os.chdir(case.workdir)  # toolchains leave scratch files in the working folder
     if step.part not in variant.parts:
         raise InvalidInput(f"step {step.lever} is for part {step.part!r}, which the variant does not have")
     result = lever(step.lever).apply(variant, step, case)
