@@ -43,7 +43,8 @@ VERIFY_SHARE = 0.35
 VERIFY_S = 15.0
 RACE_SHARE = 0.45
 """Of the time to confirm, so much goes to rounds; the rest to opening, verifying and judging."""
-CONFIRM_ROUNDS = 6
+CONFIRM_ROUNDS, SLOW_ROUNDS = 6, 4
+"""A slow baseline is given fewer rounds over more samples: batches sorted by length need many to be full."""
 RESIDENT_AGAIN = 2
 PROFILE_SAMPLES = 32
 ONE = Figure(1.0, "x", "measured", (1.0, 1.0))
@@ -142,7 +143,8 @@ class LocalLab:
             self._per_sample_s = max(1e-6, probe.opened["round_s"] / few)
         least, most = SCENE_SINGLE if self.workload.scenario == "single-stream" else SCENE_OFFLINE
         fill = ROUND_S / self._per_sample_s
-        self._scene = pool[: max(least, min(most, int(fill * SCENE_ROUNDS)))]
+        varied = bool(self.workload.padding)  # sorting by length needs many samples to sort, however slow the baseline
+        self._scene = pool[: most if varied else max(least, min(most, int(fill * SCENE_ROUNDS)))]
         self._limit = min(len(self._scene), max(least, int(fill)))
         self._repeat = max(1, round(fill / self._limit))
 
@@ -266,7 +268,7 @@ class LocalLab:
         brought, *others = beside
         everyone = [brought, *(other for other in others if other.id != trial.id), trial]
         weight = sum(1 / each.speedup.value if each.speedup else 1.0 for each in everyone)
-        most = int(budget_s * RACE_SHARE / (CONFIRM_ROUNDS + 2) / self._per_sample_s / weight)
+        most = int(budget_s * RACE_SHARE / SLOW_ROUNDS / self._per_sample_s / weight)
         scene = self.split.verification[: max(1, min(len(self._scene), max(self._limit or 1, most)))]
         with ExitStack() as stack:
             stations = [stack.enter_context(self._open(each.recipe, scene, limit=self._limit)) for each in everyone]

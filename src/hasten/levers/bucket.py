@@ -10,6 +10,7 @@ from hasten.runner.plan import RunnerSettings, plan
 
 GRAIN = 8
 BUCKETS = 8
+SMALL = 8
 FIRST_TOKENS = (512, 2048)
 MOST_TOKENS = 16384
 """Elements along the variable axis in one batch: small ones stay in a core's cache, large ones feed matrix units."""
@@ -82,6 +83,10 @@ class Bucket(SettingsLever):
         recipe, runner = case.recipe, case.recipe.runner
         if runner.get("form") != "bucket":
             yield recipe.edit("runner", sort=True), "sort by length before batching"
+            yield (
+                recipe.edit("runner", sort=True, batch=SMALL),
+                "sort by length into small batches, which stay in cache",
+            )
             for tokens in FIRST_TOKENS:
                 yield self._bucketed(case, BUCKETS, tokens, True)
             return
