@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import helper
-from runner_models import alone, assert_same, open_on, save, sentences, text_model
+from runner_models import alone, assert_same, open_on, sentences, text_model
 
 from hasten.errors import Failed, InvalidInput
 from hasten.model import Signature, Tensor
@@ -18,6 +18,7 @@ from hasten.runner import infer, open_runner, verify
 from hasten.runtimes.fake import FakeRuntime
 from hasten.variant import Variant
 from hasten.workload import Padding
+from onnx_files import save
 
 PADDING = Padding({"input_ids": 0.0, "attention_mask": 0.0}, 0, True, outputs={"tokens": 0})
 POLICIES = [

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from onnx import helper
-from runner_models import alone, assert_same, open_on, save, sentences, text_model
+from runner_models import alone, assert_same, open_on, sentences, text_model
 
 from hasten.errors import InvalidInput
 from hasten.model import Tensor
 from hasten.runner import infer, verify
+from onnx_files import save
 
 
 def runs(model):

@@ -8,12 +8,13 @@ import sys
 import numpy as np
 import pytest
 from onnx import helper
-from small_models import linear, reshaped, save
+from small_models import linear, reshaped
 
 from hasten.errors import Failed, InvalidInput
 from hasten.model import Tensor
 from hasten.runtimes import Settings
 from hasten.runtimes.onnxruntime import OnnxRuntime, intra_op_threads
+from onnx_files import save
 
 
 def test_outputs_equal_the_arithmetic(tmp_path):

@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from onnx import helper
-from small_models import linear, reshaped, save
+from small_models import linear, reshaped
 
 from hasten.errors import Failed, InvalidInput
 from hasten.model import Facts, Model, Tensor
 from hasten.runtimes import Settings
 from hasten.runtimes.openvino import OpenVino
 from hasten.runtimes.openvino_graph import properties
+from onnx_files import save
 
 
 def capabilities():
