@@ -65,6 +65,7 @@ def race(
     ratio: Callable[[float, float], float],
     clock: Callable[[], float],
     budget_s: float,
+    least_rounds: int = 1,
     min_rounds: int = 5,
     max_rounds: int = 60,
     tolerance: float = 0.02,
@@ -78,7 +79,7 @@ def race(
     The first contestant is the baseline; `ratio(baseline, variant)` is the improvement (`Goal.ratio`); `on_round` hears
     how many rounds are done. The race stops, from `min_rounds` on, when every interval was within `tolerance` of its
     estimate twice running, or `stop_when` says so; when no contestant is left beside the baseline; after `max_rounds`;
-    or when another round would not fit into `budget_s` by `clock` (one round is always run). With `eliminate`,
+    or when another round would not fit into `budget_s` by `clock` (`least_rounds` are always run). With `eliminate`,
     contestants whose upper bound lies under the best lower bound leave the race (successive elimination: Even-Dar,
     Mannor and Mansour, JMLR 7, 2006); 1, the baseline itself, is one of these bounds.
 
@@ -87,8 +88,8 @@ def race(
     names = [contestant.name for contestant in contestants]
     if not names or len(set(names)) != len(names):
         raise ValueError("a race needs contestants with names of their own")
-    if not 1 <= min_rounds <= max_rounds:
-        raise ValueError(f"{min_rounds} to {max_rounds} rounds is not a range")
+    if not 1 <= min_rounds <= max_rounds or least_rounds > max_rounds:
+        raise ValueError(f"{max(least_rounds, min_rounds)} to {max_rounds} rounds is not a range")
     start = clock()
     order = random.Random(seed)
     baseline = names[0]
@@ -120,7 +121,7 @@ def race(
                 return "narrow"
         if done >= max_rounds:
             return "rounds"
-        if now.seconds + sum(cost[name] for name in now.running) > budget_s:
+        if done >= least_rounds and now.seconds + sum(cost[name] for name in now.running) > budget_s:
             return "budget"
         return None
 

@@ -46,6 +46,8 @@ RACE_SHARE = 0.45
 CONFIRM_ROUNDS, SLOW_ROUNDS = 6, 4
 """A slow baseline is given fewer rounds over more samples: batches sorted by length need many to be full."""
 RESIDENT_AGAIN = 2
+UNLIKELY = 0.8416 / 1.6449
+"""The one-sided 80% bound lies at this share of the distance of the 95% bound."""
 PROFILE_SAMPLES = 32
 ONE = Figure(1.0, "x", "measured", (1.0, 1.0))
 
@@ -126,6 +128,8 @@ class LocalLab:
         for _ in range(SCREEN_ROUNDS):
             reference.round()
         measurement = Measurement(self.figures(reference))
+        each = sorted(answer["seconds"] / max(1, answer["count"]) for answer in reference.rounds)
+        self._per_sample_s = max(self._per_sample_s, each[len(each) // 2])  # whole batches hold more padding than few
         spent = self.clock() - start
         return Trial(
             recipe.id, recipe, "ok", "the model as brought", measurement, ONE, seconds_spent=spent, origin="brought"
@@ -193,7 +197,7 @@ class LocalLab:
 
     def _judge(self, speedup: Figure, verdict: Mapping[str, Any], figures: Mapping[str, Figure]) -> tuple[Status, str]:
         """Screening only rejects what is clearly out; the race and the confirmation decide."""
-        if verdict["verdict"] == "inferior":
+        if verdict["verdict"] == "inferior" or self._unlikely(verdict):
             return "rejected", f"quality: {verdict['text']}"
         if speedup.ci95 and speedup.ci95[1] < 1.0:
             return "rejected", f"slower than the model as brought: {speedup.value:.2f}x"
@@ -201,6 +205,11 @@ class LocalLab:
         if missed:
             return "rejected", f"misses {', '.join(missed)}"
         return "ok", ""
+
+    def _unlikely(self, verdict: Mapping[str, Any]) -> bool:
+        """Whether, with 80% confidence, more is lost than is allowed: more samples would hardly show otherwise."""
+        drop, bound = verdict["drop"], verdict["drop_bound"]
+        return bound is not None and drop - (bound - drop) * UNLIKELY > self.goal.max_drop.amount
 
     def _screen_quality(self, recipe: Recipe, station: Station) -> Mapping[str, Any]:
         """Execution settings do not change what is computed: recipes alike in the rest share one verdict."""
@@ -279,6 +288,7 @@ class LocalLab:
                 ratio=self.ratio,
                 clock=self.clock,
                 budget_s=budget_s * RACE_SHARE,
+                least_rounds=SLOW_ROUNDS,
                 min_rounds=CONFIRM_ROUNDS,
                 seed=self.seed + 1,
                 on_round=lambda number: self.on_event(Event("round", f"round {number} of the confirmation")),

@@ -389,8 +389,8 @@ class Search:
             return settled
         reasons: list[str] = []
         while True:
-            ranked = sorted((t for t in self.trials.values() if self._counts(t)), key=lambda t: -self._speed(t))
-            ranked = [t for t in ranked if t.id != brought.id and self._speed(t) > 1.0]
+            able = [t for t in self.trials.values() if self._counts(t) and self._speed(t) > 1.0 and t.id != brought.id]
+            ranked = sorted(able, key=lambda t: (self._doubtful(t), -self._speed(t)))
             if not ranked:
                 break
             lost = len(self.lost)
@@ -419,7 +419,8 @@ class Search:
         return self.trials[best.id], self.before.why
 
     def _race(self, ranked: list[Trial]) -> list[Trial]:
-        near = [t for t in ranked if self._speed(t) >= RACE_WITHIN * self._speed(ranked[0])]
+        alike = [t for t in ranked if self._doubtful(t) == self._doubtful(ranked[0])]
+        near = [t for t in alike if self._speed(t) >= RACE_WITHIN * self._speed(ranked[0])]
         finalists = near[:FINALISTS]
         if len(finalists) < 2:
             return ranked
@@ -440,7 +441,7 @@ class Search:
             if trial.id not in ratios:
                 self._keep(replace(trial, status="failed", reason="failed in the final race"))
         raced.sort(key=lambda t: -ratios[t.id].value)
-        return [*raced, *ranked[len(finalists) :]]
+        return [*raced, *(t for t in ranked if t not in finalists)]
 
     def _confirm(self, brought: Trial, ranked: Sequence[Trial], reasons: list[str]) -> Trial | None:
         """Fresh rounds, fresh samples: the first that holds; why the others did not is added to `reasons`.
@@ -573,11 +574,17 @@ class Search:
         """Whether a trial could be the answer. An earlier run may have left it undecided; this one asks only once."""
         return trial.status in ("ok", "undecided") and trial.speedup is not None and trial.id not in self.unproven
 
+    def _doubtful(self, trial: Trial) -> bool:
+        """Whether the screened loss is above the allowed one, though that is not certain: it will hardly hold."""
+        quality = trial.measurement.quality
+        return quality is not None and quality.drop.value > self.study.goal.max_drop.amount
+
     def _worth_expanding(self, trial: Trial) -> bool:
         return self._speed(trial) >= WORTH_EXPANDING * self._best_speedup()
 
     def _best_speedup(self) -> float:
-        return max((self._speed(t) for t in self.trials.values() if self._counts(t)), default=1.0)
+        counted = (t for t in self.trials.values() if self._counts(t) and not self._doubtful(t))
+        return max((self._speed(t) for t in counted), default=1.0)
 
     def _time_to_decide(self) -> float:
         """What is kept for it, and no more: a winner that does not hold sends the search back to look further."""
