@@ -73,3 +73,22 @@ def test_where_nothing_is_allowed_the_safest_assignment_comes_out() -> None:
 def test_a_slow_quantised_operator_stays_as_it_is() -> None:
     table = {"groups": [{"name": "a", "loss": {"bf16": 0.0, "int8": 0.0}, "time_us": {"bf16": 1.0, "int8": 3.0}}]}
     assert solve(table, 1.0) == {"a": "bf16"}
+
+
+def test_the_solver_prints_nothing_on_standard_output():
+    """Standard output may be a user's JSON; HiGHS prints on it, from C."""
+    import subprocess
+    import sys
+
+    code = (
+        "import random\n"
+        "from hasten.levers.assignment import solve\n"
+        "draw = random.Random(0)\n"
+        "for _ in range(40):\n"
+        "    groups = [{'name': str(g), 'loss': {'fp32': 0.0, 'int8': draw.random()},\n"
+        "               'time_us': {'fp32': 1.0, 'int8': draw.random()}} for g in range(60)]\n"
+        "    solve({'groups': groups}, 30 * draw.random())\n"
+        "print('done')\n"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout == "done\n"

@@ -6,7 +6,10 @@ independent errors' variances do; that is a model, so that the search verifies w
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 Table = Mapping[str, Any]
@@ -68,13 +71,14 @@ def solve(table: Table, allowed_loss: float) -> Assignment:
     from scipy.optimize import Bounds
 
     for _ in range(CUTS):
-        found = milp(
-            times,
-            constraints=constraints,
-            integrality=np.ones(columns),
-            bounds=Bounds(0.0, impossible),
-            options={"mip_rel_gap": 0.0},
-        )
+        with _unheard():
+            found = milp(
+                times,
+                constraints=constraints,
+                integrality=np.ones(columns),
+                bounds=Bounds(0.0, impossible),
+                options={"mip_rel_gap": 0.0},
+            )
         if found.x is None:
             return floor
         picked = np.flatnonzero(found.x > 0.5)
@@ -86,6 +90,30 @@ def solve(table: Table, allowed_loss: float) -> Assignment:
         cut[0, picked] = 1.0
         constraints.append(LinearConstraint(cut, -np.inf, len(picked) - 1))
     return floor
+
+
+@contextmanager
+def _unheard() -> Iterator[None]:
+    """HiGHS 1.12 (in SciPy 1.17) prints lines of its own on standard output, which belongs to our answer alone."""
+    import ctypes
+
+    library = ctypes.CDLL(None)
+    try:
+        sys.stdout.flush()
+        library.fflush(None)
+        kept = os.dup(1)
+    except (OSError, ValueError, AttributeError):  # there is no standard output to protect
+        yield
+        return
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 1)
+        yield
+    finally:
+        library.fflush(None)  # what C has buffered goes nowhere too
+        os.dup2(kept, 1)
+        os.close(nowhere)
+        os.close(kept)
 
 
 def repair(table: Table, assignment: Mapping[str, str], measured_loss: float, allowed_loss: float) -> Assignment | None:

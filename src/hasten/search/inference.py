@@ -39,6 +39,8 @@ from hasten.study import Study
 FINAL_SHARE = 0.35
 FINAL_S = 12.0
 """The share of the budget, and the least time, that is kept for the race and the confirmation."""
+RACE_SHARE = 0.4
+"""Of the time that is kept, the race takes this share."""
 RACE_S = 15.0
 """With less time than this left, all of it goes to the confirmation."""
 WORTH_EXPANDING = 0.6
@@ -429,7 +431,7 @@ class Search:
             return ranked
         self._stage(f"racing {len(finalists)} finalists", 0.65)
         try:
-            ratios = self._ready().race([t.recipe for t in finalists], left * 0.4)
+            ratios = self._ready().race([t.recipe for t in finalists], left * RACE_SHARE)
         except HastenError as error:
             self._note(f"the final race failed, and the screened speed-ups decide: {error.cause}")
             return ranked
@@ -591,8 +593,16 @@ class Search:
         return min(self.deadline - self.lab.clock(), self.reserve)
 
     def _time_to_screen(self, builds: bool = False) -> bool:
-        kept = self.reserve if len(self.trials) > 1 else self.reserve / 2  # something should be tried
+        # Without a race to come its time goes to settings, which are quick to try; a build would eat it all.
+        kept = self.reserve if builds or self._rivals() else self.reserve * (1 - RACE_SHARE)
+        if len(self.trials) < 2:
+            kept = self.reserve / 2  # something should be tried
         return self.lab.clock() + self._expected_seconds(builds) <= self.deadline - kept
+
+    def _rivals(self) -> bool:
+        """Whether more than one trial so far would race for the answer."""
+        able = [self._speed(t) for t in self.trials.values() if self._counts(t) and not self._doubtful(t)]
+        return sum(speed >= RACE_WITHIN * max(able) for speed in able) > 1
 
     def _expected_seconds(self, builds: bool) -> float:
         """What one more trial will take: the slowest of the last five of its kind.
