@@ -185,7 +185,7 @@ class Search:
             best = self._best_speedup()
             trial = self.known.get(recipe.id)
             if trial is None:
-                if self._out(candidate, best, stale):
+                if self._out(candidate, self._sure_speedup(), stale):
                     continue
                 spent = spent or end == NO_BETTER or not self._time_to_screen()
                 fits = not spent and self._time_to_screen(candidate.builds)
@@ -587,6 +587,11 @@ class Search:
     def _best_speedup(self) -> float:
         counted = (t for t in self.trials.values() if self._counts(t) and not self._doubtful(t))
         return max((self._speed(t) for t in counted), default=1.0)
+
+    def _sure_speedup(self) -> float:
+        """What the best is worth at least: nothing is given up for a figure that may be a whim of the machine."""
+        counted = (t.speedup for t in self.trials.values() if self._counts(t) and not self._doubtful(t) and t.speedup)
+        return max((min(s.value, s.ci95[0]) if s.ci95 else s.value for s in counted), default=1.0)
 
     def _time_to_decide(self) -> float:
         """What is kept for it, and no more: a winner that does not hold sends the search back to look further."""
