@@ -22,6 +22,8 @@ TITLES = {
     "minilm.mixed.speedup_vs_eager": "MiniLM on texts of mixed length, throughput over PyTorch eager",
     "minilm.mixed.speedup_vs_openvino_bf16": "the same over OpenVINO bf16 in batches sorted by length",
     "minilm.mixed.speedup_vs_best_peer": "the same over the best single tool, tuned as well",
+    "bucketing.minilm.gain": "Length buckets over sorted batches, MiniLM",
+    "packing.minilm.gain": "Token packing over sorted batches, MiniLM",
     "search.demo.regret": "Demo CNN, what the search leaves to the best of an exhaustive one",
     "search.minilm.regret": "MiniLM, the same",
     "search.ocr.regret": "PP-OCRv4 recogniser, the same",

@@ -1,16 +1,20 @@
-"""The public verbs: load, profile, bench, compare, optimize, build, save, and the studies in the store."""
+"""The public verbs: load, profile, bench, compare, optimize, build, save, and the studies in the store.
+
+A model is a path, `module:function`, or an `nn.Module`; data is a path, `module:function`, a list of samples or a
+PyTorch data loader. How both are read is said by the keywords of `Reading`, which every verb takes.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from hasten.errors import InvalidInput
 from hasten.events import Event, OnEvent, ignore
-from hasten.goal import Goal, parse_seconds
+from hasten.goal import Goal, parse_bytes, parse_seconds
 from hasten.measurement import Figure, Measurement
 from hasten.recipe import Recipe
 from hasten.study import Study
@@ -27,7 +31,27 @@ if TYPE_CHECKING:
     from hasten.levers import Proposal
     from hasten.search.prepare import Prepared
 
-ModelPath = str | Path
+    OnProgress = Callable[[float | None, str], None]
+
+AnyRecipe = str | Path | Recipe | None
+
+
+class Reading(TypedDict, total=False):
+    """How the model and the samples are read.
+
+    `metric` is a name or module:function; `label` the key of the labels; `output` the output that the metric judges;
+    `preprocess` module:function, or settings for images; `batch_axis` whether samples carry a batch axis (auto, yes,
+    no); `weights` a state dict for a model that module:function makes; `trust` allows files that can run code when
+    they are opened.
+    """
+
+    metric: str | None
+    label: str | None
+    output: str | None
+    preprocess: str | None
+    batch_axis: str
+    weights: str | Path | None
+    trust: bool
 
 
 # -- machine and model ------------------------------------------------------------------------------------------------
@@ -72,25 +96,23 @@ class ProfileReport:
 
 
 def profile(
-    model: ModelPath,
-    data: str | Path | None = None,
+    model: Any,
+    data: Any = None,
     *,
     runtime: str | None = None,
-    recipe: str | Path | Recipe | None = None,
+    recipe: AnyRecipe = None,
     scenario: str = "offline",
     cpus: int | None = None,
     memory: str | None = None,
-    label: str | None = None,
-    output: str | None = None,
-    preprocess: str | None = None,
     on_event: OnEvent = ignore,
+    **reading: Unpack[Reading],
 ) -> ProfileReport:
     """Where the time goes for a model or a bundle, what bounds it, and what to try first."""
     from hasten.diagnose.profile import profile as observe
     from hasten.isolate import Limits
     from hasten.search.optimize import plan, suggest
 
-    subject = _subject(model, data, scenario, recipe, cpus, label, output, preprocess, None, on_event)
+    subject = _subject(model, data, scenario, recipe, cpus, reading, on_event)
     used = subject.recipe.edit("runtime", name=runtime) if runtime else subject.recipe
     device = _device(cpus, on_event)
     on_event(Event("stage", "timing every operator", 0.6))
@@ -135,30 +157,28 @@ class Bench:
 
 
 def bench(
-    model: ModelPath,
-    data: str | Path | None = None,
+    model: Any,
+    data: Any = None,
     *,
     scenario: str = "single-stream",
     seconds: float = 10.0,
     target_qps: float | None = None,
     latency_bound_ms: float | None = None,
-    recipe: str | Path | Recipe | None = None,
+    recipe: AnyRecipe = None,
     price: float | None = None,
     country: str | None = None,
     pue: float = 1.0,
     cpus: int | None = None,
     memory: str | None = None,
-    label: str | None = None,
-    output: str | None = None,
-    preprocess: str | None = None,
     seed: int = 0,
     on_event: OnEvent = ignore,
+    **reading: Unpack[Reading],
 ) -> Bench:
     """Latency, throughput, memory, energy, cost and carbon of a model or a bundle in one of MLPerf's scenarios."""
     from hasten.isolate import Limits, Worker
     from hasten.measure.summary import summarise_bench
 
-    subject = _subject(model, data, scenario, recipe, cpus, label, output, preprocess, None, on_event)
+    subject = _subject(model, data, scenario, recipe, cpus, reading, on_event)
     device = _device(cpus, on_event)
     on_event(Event("stage", f"running the {scenario} scenario for {seconds:g} s", 0.3))
     payload = {
@@ -197,25 +217,22 @@ def bench(
 
 
 def compare(
-    a: ModelPath,
-    b: ModelPath,
-    data: str | Path | None = None,
+    a: Any,
+    b: Any,
+    data: Any = None,
     *,
     goal: str = "throughput",
     budget: str | float = "60s",
-    metric: str | None = None,
     max_drop: str = "1%",
-    recipe_a: str | Path | Recipe | None = None,
-    recipe_b: str | Path | Recipe | None = None,
+    recipe_a: AnyRecipe = None,
+    recipe_b: AnyRecipe = None,
     price: float | None = None,
     country: str | None = None,
     cpus: int | None = None,
     memory: str | None = None,
-    label: str | None = None,
-    output: str | None = None,
-    preprocess: str | None = None,
     seed: int = 0,
     on_event: OnEvent = ignore,
+    **reading: Unpack[Reading],
 ) -> Comparison:
     """Two models, bundles or recipes side by side in alternating rounds: the ratio with its interval, and quality."""
     from hasten.lab.compare import Subject, compare
@@ -223,8 +240,8 @@ def compare(
     from hasten.paths import cache_dir
 
     wanted = Goal.parse(goal, max_drop, (), _seconds(budget))
-    first = _subject(a, data, wanted.scenario, recipe_a, cpus, label, output, preprocess, metric, on_event)
-    second = _subject(b, data, wanted.scenario, recipe_b, cpus, label, output, preprocess, metric, on_event)
+    first = _subject(a, data, wanted.scenario, recipe_a, cpus, reading, on_event)
+    second = _subject(b, data, wanted.scenario, recipe_b, cpus, reading, on_event)
     _same_signature(first.workload, second.workload)
     device = _device(cpus, on_event)
     every = tuple(range(first.workload.samples.count))  # nothing is chosen, so nothing need be kept apart
@@ -258,10 +275,9 @@ def compare(
 
 
 def optimize(
-    model: ModelPath,
-    data: str | Path | None = None,
+    model: Any,
+    data: Any = None,
     *,
-    metric: str | None = None,
     goal: str = "throughput",
     max_drop: str = "1%",
     where: Sequence[str] = (),
@@ -276,14 +292,11 @@ def optimize(
     scenario: str | None = None,
     store: str | None = None,
     seed: int = 0,
-    label: str | None = None,
-    output: str | None = None,
-    preprocess: str | None = None,
-    batch_axis: str = "auto",
     price: float | None = None,
     country: str | None = None,
     pue: float = 1.0,
     on_event: OnEvent = ignore,
+    **reading: Unpack[Reading],
 ) -> Study:
     """Run the whole loop and, with `out`, ship the winner.
 
@@ -291,8 +304,9 @@ def optimize(
     then, and the study is stored all the same.
     """
     from hasten.lab.store import Store
-    from hasten.search.optimize import optimize, plan
+    from hasten.search.optimize import check_names, optimize, plan
 
+    runtime = (runtime,) if isinstance(runtime, str) else tuple(runtime)
     wanted = Goal.parse(goal, max_drop, tuple(where), _seconds(budget))
     if scenario not in (None, "single-stream", "offline"):
         raise InvalidInput(
@@ -302,27 +316,17 @@ def optimize(
         from hasten.bundle import check_target
 
         check_target(Path(out), pack=pack)
-    prepared = _prepare(
-        model, data, scenario or wanted.scenario, metric, label, output, preprocess, batch_axis, cpus, on_event
-    )
+    limit = _bytes(memory)
     device = _device(cpus, on_event)
-    runtimes = (runtime,) if isinstance(runtime, str) else tuple(runtime)
-    planned = plan(
-        prepared,
-        wanted,
-        device,
-        only=only,
-        skip=skip,
-        runtimes=runtimes,
-        memory_bytes=_bytes(memory),
-        seed=seed,
-    )
+    check_names(only, skip, runtime)
+    prepared = _prepare(model, data, scenario or wanted.scenario, reading, on_event)
+    planned = plan(prepared, wanted, device, only=only, skip=skip, runtimes=runtime, memory_bytes=limit, seed=seed)
     database = Store(store)
     study = optimize(
         planned,
         database,
         _tariff(device, price, country, pue),
-        memory_bytes=_bytes(memory),
+        memory_bytes=limit,
         on_event=on_event,
     )
     _gate(study)
@@ -333,8 +337,8 @@ def optimize(
 
 
 def propose(
-    model: ModelPath,
-    data: str | Path | None = None,
+    model: Any,
+    data: Any = None,
     *,
     goal: str = "throughput",
     max_drop: str = "1%",
@@ -342,30 +346,24 @@ def propose(
     skip: Sequence[str] = (),
     runtime: Sequence[str] = (),
     scenario: str | None = None,
-    metric: str | None = None,
     cpus: int | None = None,
-    label: str | None = None,
-    output: str | None = None,
-    preprocess: str | None = None,
     on_event: OnEvent = ignore,
+    **reading: Unpack[Reading],
 ) -> list[Proposal]:
     """What `optimize` would try first and why: `--dry-run`. Runs the model as brought once, and builds nothing."""
     from hasten.search.optimize import plan, suggest
 
     wanted = Goal.parse(goal, max_drop)
-    prepared = _prepare(
-        model, data, scenario or wanted.scenario, metric, label, output, preprocess, "auto", cpus, on_event
-    )
+    prepared = _prepare(model, data, scenario or wanted.scenario, reading, on_event)
     return suggest(plan(prepared, wanted, _device(cpus, on_event), only=only, skip=skip, runtimes=tuple(runtime)))
 
 
 def build(
-    model: ModelPath,
+    model: Any,
     recipe: str | Path | Recipe,
     out: str | Path,
-    data: str | Path | None = None,
+    data: Any = None,
     *,
-    metric: str | None = None,
     goal: str = "throughput",
     max_drop: str = "1%",
     budget: str | float = "60s",
@@ -374,10 +372,8 @@ def build(
     memory: str | None = None,
     store: str | None = None,
     seed: int = 0,
-    label: str | None = None,
-    output: str | None = None,
-    preprocess: str | None = None,
     on_event: OnEvent = ignore,
+    **reading: Unpack[Reading],
 ) -> Study:
     """Apply a known recipe, verify it beside the model as brought, and ship it.
 
@@ -391,10 +387,11 @@ def build(
     wanted = Goal.parse(goal, max_drop, (), _seconds(budget))
     known = recipe if isinstance(recipe, Recipe) else Recipe.read(Path(recipe))
     check_target(Path(out), pack=pack)
-    prepared = _prepare(model, data, wanted.scenario, metric, label, output, preprocess, "auto", cpus, on_event)
+    prepared = _prepare(model, data, wanted.scenario, reading, on_event)
     device = _device(cpus, on_event)
+    planned = plan(prepared, wanted, device, memory_bytes=_bytes(memory), seed=seed)
     planned = dataclasses.replace(
-        plan(prepared, wanted, device, memory_bytes=_bytes(memory), seed=seed), levers={}, fixed=(known,)
+        planned, study=dataclasses.replace(planned.study, asked=known.id), levers={}, fixed=(known,)
     )
     study = optimize(planned, Store(store), _tariff(device), memory_bytes=_bytes(memory), on_event=on_event)
     if study.best is None or study.best.recipe.id != known.id:
@@ -416,11 +413,11 @@ def save(study: Study, path: str | Path, *, pack: bool = False) -> Path:
     return write(study, best, builder_of(study)(best.recipe), Path(path), pack=pack)
 
 
-def load(path: str | Path) -> LoadedBundle:
-    """Open a bundle after checking every hash; call it with inputs."""
+def load(path: str | Path, *, trust: bool = False) -> LoadedBundle:
+    """Open a bundle after checking every hash; call it with inputs. `trust` allows a PyTorch program inside."""
     from hasten.bundle import load as open_bundle
 
-    return open_bundle(Path(path))
+    return open_bundle(Path(path), trust=trust)
 
 
 def report(subject: Study | str | Path, out: str | Path, *, store: str | None = None) -> Path:
@@ -483,68 +480,33 @@ class _Subject:
 
 
 def _subject(
-    path: ModelPath,
-    data: str | Path | None,
-    scenario: str,
-    recipe: str | Path | Recipe | None,
-    cpus: int | None,
-    label: str | None,
-    output: str | None,
-    preprocess: str | None,
-    metric: str | None,
-    on_event: OnEvent,
+    path: Any, data: Any, scenario: str, recipe: AnyRecipe, cpus: int | None, reading: Reading, on_event: OnEvent
 ) -> _Subject:
     """Read a model with an optional recipe, or a bundle, whose own recipe and variant count."""
     from hasten.bundle import is_bundle, read
     from hasten.search.optimize import brought_recipe, plan
+    from hasten.search.prepare import Served
 
-    if is_bundle(Path(path)):
+    if isinstance(path, str | Path) and is_bundle(Path(path)):
         if recipe is not None:
             raise InvalidInput(f"{path} is a bundle and has a recipe of its own", "leave --recipe out")
-        contents = read(Path(path))
-        prepared = _prepare(
-            contents.variant.main, data, scenario, metric, label, output, preprocess, "auto", cpus, on_event
-        )
-        workload = dataclasses.replace(
-            prepared.workload,
-            padding=contents.padding,
-            model=dataclasses.replace(prepared.workload.model, signature=contents.signature),
-        )
-        return _Subject(dataclasses.replace(prepared, workload=workload), contents.recipe, contents.variant)
-    prepared = _prepare(path, data, scenario, metric, label, output, preprocess, "auto", cpus, on_event)
-    variant = Variant({"main": prepared.workload.model})
+        contents = read(Path(path), trust=reading.get("trust", False))
+        served = Served(contents.variant, contents.recipe, contents.signature, contents.padding)
+        return _Subject(_prepare(served, data, scenario, reading, on_event), contents.recipe, contents.variant)
+    prepared = _prepare(path, data, scenario, reading, on_event)
+    variant = Variant(prepared.workload.brought)
     if recipe is None:
         return _Subject(prepared, brought_recipe(prepared), variant)
     known = recipe if isinstance(recipe, Recipe) else Recipe.read(Path(recipe))
     return _Subject(prepared, known, plan(prepared, Goal(), _device(cpus, on_event)).builder(known))
 
 
-def _prepare(
-    model: Any,
-    data: str | Path | None,
-    scenario: str,
-    metric: str | None,
-    label: str | None,
-    output: str | None,
-    preprocess: str | None,
-    batch_axis: str,
-    cpus: int | None,
-    on_event: OnEvent,
-) -> Prepared:
+def _prepare(model: Any, data: Any, scenario: str, reading: Reading, on_event: OnEvent) -> Prepared:
     from hasten.search.prepare import prepare
 
     on_event(Event("stage", "reading the model and the samples", 0.0))
-    return prepare(
-        model,
-        data,
-        scenario=scenario,
-        metric=metric,
-        label=label,
-        output=output,
-        preprocess=preprocess,
-        batch_axis=batch_axis,
-        on_progress=lambda share, text: on_event(Event("progress", text, None)),
-    )
+    progress: OnProgress = lambda share, text: on_event(Event("progress", text, None))  # noqa: E731
+    return prepare(model, data, scenario=scenario, on_progress=progress, **reading)
 
 
 def _device(cpus: int | None, on_event: OnEvent = ignore) -> Device:
@@ -564,15 +526,7 @@ def _tariff(device: Device, price: float | None = None, country: str | None = No
 
 
 def _bytes(memory: str | None) -> int | None:
-    """Read a memory limit such as 4GB or 512MB."""
-    import re
-
-    if memory is None:
-        return None
-    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*(kb|mb|gb|k|m|g)b?\s*", memory.lower())
-    if not match:
-        raise InvalidInput(f"cannot read the memory limit {memory!r}", "write it as 512MB or 4GB")
-    return int(float(match[1]) * {"k": 1e3, "m": 1e6, "g": 1e9}[match[2][0]])
+    return None if memory is None else parse_bytes(memory)
 
 
 def _seconds(budget: str | float) -> float:

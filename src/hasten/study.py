@@ -18,7 +18,10 @@ SCHEMA = "hasten.study/1"
 
 @dataclass(frozen=True)
 class Study:
-    """`best` and `pareto` name trials by id; `why` says in a sentence why `best` was chosen."""
+    """`best` and `pareto` name trials by id; `why` says in a sentence why `best` was chosen.
+
+    `asked` is the id of the one recipe that was asked for, where a study only verifies that.
+    """
 
     workload: Workload
     goal: Goal
@@ -31,12 +34,13 @@ class Study:
     why: str = ""
     notes: tuple[str, ...] = ()
     profiles: Mapping[str, Any] = field(default_factory=dict)
+    asked: str = ""
 
     @property
     def key(self) -> str:
-        """sha256 of workload, goal without its budget, device fingerprint, versions and seed."""
+        """sha256 of workload, goal without its budget, device fingerprint, versions, seed, and the recipe asked for."""
         goal = {name: value for name, value in self.goal.to_json().items() if name != "budget_s"}
-        parts = [self.workload.sha256, goal, self.device.fingerprint, dict(self.versions), self.seed]
+        parts = [self.workload.sha256, goal, self.device.fingerprint, dict(self.versions), self.seed, self.asked]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
     def trial(self, trial_id: str) -> Trial:
@@ -85,6 +89,7 @@ class Study:
             "why": self.why,
             "notes": list(self.notes),
             "profiles": dict(self.profiles),
+            "asked": self.asked,
         }
 
     @classmethod
@@ -101,4 +106,5 @@ class Study:
             data["why"],
             tuple(data.get("notes", ())),
             dict(data.get("profiles", {})),
+            data.get("asked", ""),
         )

@@ -98,7 +98,10 @@ class Metric:
 
 @dataclass(frozen=True)
 class Workload:
-    """The thing being accelerated. `metric` is a name or `module:function`; `output` names the output it judges."""
+    """The thing being accelerated. `metric` is a name or `module:function`; `output` names the output it judges.
+
+    `tokenizer`, where samples are text, turns it into the model's inputs; samples hold both then.
+    """
 
     model: Model
     samples: Samples
@@ -106,12 +109,18 @@ class Workload:
     scenario: str
     output: str | None = None
     padding: Padding | None = None
+    tokenizer: Model | None = None
+
+    @property
+    def brought(self) -> dict[str, Model]:
+        """The parts of the variant that was brought."""
+        return {"main": self.model} | ({"tokenizer": self.tokenizer} if self.tokenizer is not None else {})
 
     @property
     def sha256(self) -> str:
-        text = json.dumps(
-            [self.model.sha256, self.samples.sha256, self.metric, self.scenario, self.output], sort_keys=True
-        )
+        tokenizer = None if self.tokenizer is None else self.tokenizer.sha256
+        parts = [self.model.sha256, self.samples.sha256, self.metric, self.scenario, self.output, tokenizer]
+        text = json.dumps(parts, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
     def split(self, seed: int = 0) -> Split:
@@ -136,6 +145,7 @@ class Workload:
             "scenario": self.scenario,
             "output": self.output,
             "padding": None if self.padding is None else self.padding.to_json(),
+            "tokenizer": None if self.tokenizer is None else self.tokenizer.to_json(),
         }
 
     @classmethod
@@ -147,4 +157,5 @@ class Workload:
             data["scenario"],
             data.get("output"),
             Padding.from_json(data.get("padding")),
+            None if data.get("tokenizer") is None else Model.from_json(data["tokenizer"]),
         )

@@ -32,7 +32,7 @@ def test_every_sample_runs_exactly_once_and_fits_its_batch(lengths, settings, ca
     batches = plan(lengths, len(lengths), settings, can_pad, fixed_rows)
     assert sorted(index for batch in batches for index in batch.indices) == list(range(len(lengths)))
     for batch in batches:
-        assert 1 <= len(batch.indices) <= batch.size <= (fixed_rows or settings.rows(batch.length))
+        assert 1 <= len(batch.indices) <= batch.size <= (fixed_rows or settings.rows_of(batch.length))
         assert all(lengths[index] <= batch.length for index in batch.indices)
         if fixed_rows:
             assert batch.size == fixed_rows
@@ -71,7 +71,7 @@ def test_fixed_shapes_in_buckets_never_cost_more_than_filling_each_bucket_up(len
     apart = 0
     for bound in sorted(set(bounds)):
         members = [n for n in lengths if next(b for b in bounds if n <= b) == bound]
-        apart += math.ceil(len(members) / settings.rows(bound)) * settings.rows(bound) * bound
+        apart += math.ceil(len(members) / settings.rows_of(bound)) * settings.rows_of(bound) * bound
     assert found <= apart
 
 
@@ -97,7 +97,7 @@ def test_longest_batches_run_first_when_sorted_and_the_odd_one_stands_where_it_p
 def test_rows_follow_the_tokens_of_a_bucket():
     settings = RunnerSettings.from_recipe({"form": "bucket", "buckets": [64, 16], "batch_tokens": 128})
     assert settings.buckets == (16, 64)
-    assert (settings.rows(16), settings.rows(64), settings.rows(500)) == (8, 2, 1)
+    assert (settings.rows_of(16), settings.rows_of(64), settings.rows_of(500)) == (8, 2, 1)
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,11 @@ def files_of(model: Model, limits: Limits | None = None) -> list[Path]:
     if model.format == "openvino":
         weights = main.with_suffix(".bin")
         return [main, weights] if (model.path.parent / weights).exists() else [main]
+    if model.format == "torch":
+        raise InvalidInput(
+            "a module that torch.export cannot trace lives in its own code, and cannot be bundled",
+            "change what it stumbles over: hasten says so when it reads the model",
+        )
     if model.format != "onnx":
         if not model.path.is_file():
             raise InvalidInput(f"{model.path} is not a file: a {model.format} model cannot be bundled yet")

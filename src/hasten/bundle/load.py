@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hasten.bundle.manifest import check_files, read_manifest
+from hasten.bundle.manifest import check_files, read_manifest, refuse_code
 from hasten.bundle.pack import MAX_BYTES, unpack
 from hasten.bundle.program import BundledModel
 from hasten.errors import InvalidInput
@@ -39,10 +39,11 @@ class LoadedBundle(BundledModel):
             shutil.rmtree(self._temporary, ignore_errors=True)
 
 
-def load(path: str | Path, *, max_bytes: int = MAX_BYTES) -> LoadedBundle:
+def load(path: str | Path, *, trust: bool = False, max_bytes: int = MAX_BYTES) -> LoadedBundle:
     """The bundle at `path`, a folder or a .pack file. Raises `InvalidInput` naming the file that was changed, if any.
 
-    A pack is unpacked into a temporary folder, at most `max_bytes` large, which `close` removes.
+    `trust` allows a model that can run code when it is opened. A pack is unpacked into a temporary folder, at most
+    `max_bytes` large, which `close` removes.
     """
     path = Path(path)
     if not path.exists():
@@ -56,6 +57,7 @@ def load(path: str | Path, *, max_bytes: int = MAX_BYTES) -> LoadedBundle:
         folder = temporary or path
         manifest = read_manifest(folder)
         check_files(folder, manifest)
+        refuse_code(folder, manifest, trust)
         return LoadedBundle(folder, _runtime(manifest), temporary)
     except BaseException:
         if temporary is not None:

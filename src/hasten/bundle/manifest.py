@@ -93,3 +93,13 @@ def check_files(folder: Path, manifest: Mapping[str, Any]) -> None:
                 f"expected {str(expected)[:12]}...)",
                 "copy or write the bundle again",
             )
+
+
+def refuse_code(folder: Path, manifest: Mapping[str, Any], trust: bool) -> None:
+    """Raise `InvalidInput` for a bundle whose model can run code when it is opened, unless that is trusted."""
+    formats = {part.get("format") for part in manifest.get("parts", {}).values() if isinstance(part, Mapping)}
+    if "pt2" in formats and not trust:
+        raise InvalidInput(
+            f"{folder.name} holds an exported PyTorch program, and opening one can run code that it holds",
+            "pass --trust (in Python: trust=True) if you made it or trust who did",
+        )

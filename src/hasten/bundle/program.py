@@ -15,6 +15,7 @@ from hasten.model import Facts, Model, Signature, Tensor
 from hasten.runner.cache import from_recipe
 from hasten.runner.plan import RunnerSettings
 from hasten.runner.runner import Runner
+from hasten.runner.tokenise import Tokeniser
 from hasten.runtimes.base import Settings
 from hasten.workload import Padding
 
@@ -56,6 +57,8 @@ class BundledModel:
                 Facts.from_json(part["facts"]),
             )
             padding = Padding.from_json(manifest["padding"])
+            words = manifest["parts"].get("tokenizer")
+            tokenizer = None if words is None else inside(self.folder, words["path"]).absolute()
         except (KeyError, TypeError, AttributeError) as error:
             raise InvalidInput(f"{self.folder.name}: bundle.json is incomplete: {error}") from None
         if manifest["program"] != "single":
@@ -68,6 +71,7 @@ class BundledModel:
             model.signature,
             padding,
             from_recipe(recipe.get("cache", {})),
+            None if tokenizer is None else Tokeniser(tokenizer, [tensor.name for tensor in self.signature.inputs]),
         )
 
     def __call__(self, inputs: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:

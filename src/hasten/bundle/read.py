@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hasten.bundle.manifest import MANIFEST, check_files, digest, inside, read_manifest
+from hasten.bundle.manifest import MANIFEST, check_files, digest, inside, read_manifest, refuse_code
 from hasten.bundle.pack import is_pack, unpack
 from hasten.errors import Failed, HastenError, InvalidInput
 from hasten.model import Model, Signature
@@ -41,11 +41,15 @@ def is_bundle(path: Path) -> bool:
     return (path / MANIFEST).is_file()
 
 
-def read(path: Path) -> Contents:
-    """The contents of the bundle at `path`, every hash checked; a pack is unpacked into hasten's cache folder."""
+def read(path: Path, *, trust: bool = False) -> Contents:
+    """The contents of the bundle at `path`, every hash checked; a pack is unpacked into hasten's cache folder.
+
+    `trust` allows a model that can run code when it is opened.
+    """
     folder = _folder(path)
     manifest = read_manifest(folder)
     check_files(folder, manifest)
+    refuse_code(folder, manifest, trust)
     try:
         parts = {
             str(name): replace(Model.from_json(part), path=inside(folder, part["path"]).absolute())
@@ -65,7 +69,7 @@ def read(path: Path) -> Contents:
 
 def read_study(path: Path) -> Study:
     """The study that the bundle at `path` carries as its evidence."""
-    folder = read(path).folder
+    folder = read(path, trust=True).folder  # nothing of it is opened
     try:
         return Study.from_json(json.loads(inside(folder, "study.json").read_bytes()))
     except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:

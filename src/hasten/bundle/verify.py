@@ -120,7 +120,8 @@ def replay(payload: dict[str, Any], scope: Scope) -> dict[str, Any]:
         expected = _run_source(payload["source"], [samples[i] for i in few])
     folder = Path(payload["bundle"])
     with _own_model(folder) as model:
-        found = model.run([samples[i] for i in few])
+        wanted = [tensor["name"] for tensor in model.manifest["samples"]]
+        found = model.run([{name: samples[i][name] for name in wanted} for i in few])
     names = list(expected[0]) if expected else []
     missing = sorted(set(names) - set(found[0]))
     if missing:

@@ -19,6 +19,7 @@ from hasten.bundle.pack import SUFFIX, is_pack, pack
 from hasten.bundle.readme import readme
 from hasten.bundle.script import run_script
 from hasten.bundle.verify import Source, verify
+from hasten.data.text import PAIR, TEXT
 from hasten.errors import Failed, HastenError, InvalidInput
 from hasten.measurement import Trial
 from hasten.runtimes.base import Runtime, runtime
@@ -88,9 +89,9 @@ def check_target(out: Path, *, pack: bool = False) -> Path:
 
 def runtime_name(trial: Trial, variant: Variant) -> str:
     """The runtime that the recipe names, or the one that its model's format implies."""
-    from hasten.runner.runner import _DEFAULT_RUNTIME
+    from hasten.runtimes import DEFAULT_RUNTIMES
 
-    name = trial.recipe.runtime.get("name") or _DEFAULT_RUNTIME.get(variant.main.format)
+    name = trial.recipe.runtime.get("name") or DEFAULT_RUNTIMES.get(variant.main.format)
     if not name:
         raise InvalidInput(f"no runtime is known for the format {variant.main.format!r}", "name one in [runtime]")
     return str(name)
@@ -147,7 +148,8 @@ def _fill(
     folder: Path, study: Study, trial: Trial, variant: Variant, engine: Runtime, limits: Limits | None
 ) -> dict[str, Any]:
     package = _package(engine)
-    versions = {name: study.versions.get(name) or version(name) for name in (package, "numpy")}
+    words = ("tokenizers",) if "tokenizer" in variant.parts else ()
+    versions = {name: study.versions.get(name) or version(name) for name in (package, "numpy", *words)}
     parts = {name: _copy(folder, name, model, limits) for name, model in variant.parts.items()}
     for name, text in {
         "recipe.toml": trial.recipe.to_toml(),
@@ -172,7 +174,11 @@ def _fill(
         "parts": parts,
         "source": {"name": source.path.name, "format": source.format, "sha256": source.sha256},
         "signature": source.to_json()["signature"],
-        "samples": study.workload.samples.to_json()["inputs"],
+        "samples": [
+            tensor
+            for tensor in study.workload.samples.to_json()["inputs"]
+            if not words or tensor["name"] in (TEXT, PAIR)
+        ],
         "padding": None if study.workload.padding is None else study.workload.padding.to_json(),
         "device": study.device.to_json(),
         "versions": dict(study.versions),

@@ -24,6 +24,8 @@ def command(
     label: options.Label = None,
     output: options.ModelOutput = None,
     preprocess: options.Preprocess = None,
+    weights: options.Weights = None,
+    trust: options.Trust = False,
     scenario: options.Scenario = None,
     seconds: Annotated[
         float,
@@ -76,6 +78,8 @@ def command(
             label=label,
             output=output,
             preprocess=preprocess,
+            weights=weights,
+            trust=trust,
             seed=seed,
             on_event=watch,
         )

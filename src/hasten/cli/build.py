@@ -30,6 +30,8 @@ def command(
     label: options.Label = None,
     output: options.ModelOutput = None,
     preprocess: options.Preprocess = None,
+    weights: options.Weights = None,
+    trust: options.Trust = False,
     goal: options.GoalName = "throughput",
     max_drop: options.MaxDrop = "1%",
     budget: options.Budget = "60s",
@@ -66,6 +68,8 @@ def command(
             label=label,
             output=output,
             preprocess=preprocess,
+            weights=weights,
+            trust=trust,
             on_event=watch,
         ),
     )

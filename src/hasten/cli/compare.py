@@ -33,6 +33,8 @@ def command(
     label: options.Label = None,
     output: options.ModelOutput = None,
     preprocess: options.Preprocess = None,
+    weights: options.Weights = None,
+    trust: options.Trust = False,
     goal: options.GoalName = "throughput",
     max_drop: options.MaxDrop = "1%",
     budget: options.Budget = "60s",
@@ -70,6 +72,8 @@ def command(
             label=label,
             output=output,
             preprocess=preprocess,
+            weights=weights,
+            trust=trust,
             seed=seed,
             on_event=watch,
         )

@@ -28,6 +28,8 @@ def command(
     label: options.Label = None,
     output: options.ModelOutput = None,
     preprocess: options.Preprocess = None,
+    weights: options.Weights = None,
+    trust: options.Trust = False,
     batch_axis: options.BatchAxis = "auto",
     goal: options.GoalName = "throughput",
     max_drop: options.MaxDrop = "1%",
@@ -80,6 +82,8 @@ def command(
         "label": label,
         "output": output,
         "preprocess": preprocess,
+        "weights": weights,
+        "trust": trust,
     }
     if dry_run:
         return _dry_run(screen, model, data, common)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -15,9 +16,21 @@ APP: dict[str, Any] = {
 
 DATA, GOAL, SEARCH, MACHINE, COST, OUTPUT = "Data and quality", "Goal", "Search", "Machine", "Cost and carbon", "Output"
 
-Model = Annotated[str, typer.Argument(metavar="MODEL", help="The model: an ONNX or OpenVINO file.", show_default=False)]
+Model = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="ONNX or OpenVINO file, Hugging Face folder, or module:function (PyTorch).",
+        show_default=False,
+    ),
+]
 Subject = Annotated[
-    str, typer.Argument(metavar="MODEL", help="A model (ONNX or OpenVINO file) or a bundle.", show_default=False)
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="ONNX or OpenVINO file, Hugging Face folder, module:function (PyTorch), or a bundle.",
+        show_default=False,
+    ),
 ]
 Data = Annotated[
     str | None,
@@ -53,6 +66,19 @@ Preprocess = Annotated[
         help="For images: module:function, or resize=224,mean=0.5,std=0.5,layout=nchw.",
         rich_help_panel=DATA,
     ),
+]
+Weights = Annotated[
+    Path | None,
+    typer.Option(
+        "--weights",
+        metavar="FILE",
+        help="State dict (.safetensors, .pt) for a model that module:function makes.",
+        rich_help_panel=DATA,
+    ),
+]
+Trust = Annotated[
+    bool,
+    typer.Option("--trust", help="Open files that can run code when opened, such as .pt2.", rich_help_panel=DATA),
 ]
 BatchAxis = Annotated[
     str,

@@ -34,6 +34,8 @@ def command(
     label: options.Label = None,
     output: options.ModelOutput = None,
     preprocess: options.Preprocess = None,
+    weights: options.Weights = None,
+    trust: options.Trust = False,
     runtime: Annotated[
         str | None, typer.Option("--runtime", metavar="NAME", help="Profile on this runtime.", show_default=False)
     ] = None,
@@ -70,6 +72,8 @@ def command(
             label=label,
             output=output,
             preprocess=preprocess,
+            weights=weights,
+            trust=trust,
             on_event=watch,
         )
     screen.show(*profile_report(found, screen.console.width))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 from collections.abc import Iterator, Sequence
@@ -15,11 +16,12 @@ from hasten.workload import Samples
 
 if TYPE_CHECKING:
     from hasten.data.fit import BatchAxis, Fitter, Row
+    from hasten.data.glimpse import peek
     from hasten.data.images import ImageOptions, Layout
     from hasten.data.store import SampleSet
     from hasten.isolate import Limits, Scope
 
-__all__ = ["SampleSet", "ingest", "ingest_here"]
+__all__ = ["SampleSet", "ingest", "ingest_here", "peek"]
 
 SUFFIXES = (".npz", ".npy", ".jsonl", ".csv", ".parquet")
 _BASE_MEMORY_BYTES = 4 << 30
@@ -33,11 +35,15 @@ def __getattr__(name: str) -> Any:
         from hasten.data.store import SampleSet
 
         return SampleSet
+    if name == "peek":
+        from hasten.data.glimpse import peek
+
+        return peek
     raise AttributeError(name)
 
 
 def ingest(
-    spec: str | Path | None,
+    spec: Any,
     model: Model,
     into: Path,
     *,
@@ -50,18 +56,32 @@ def ingest(
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
     layout: Layout | None = None,
+    tokenizer: Path | None = None,
     limits: Limits | None = None,
 ) -> Samples:
     """Read the samples that `spec` names, check them against `model`, and write them under `into`, in a worker.
 
     `spec` is a file (.npz, .npy, .jsonl, .csv, .parquet), a folder of images or `module:function`; None makes samples
-    from the signature. `label` names the key or column of the labels. `batch_axis` says whether a sample carries the
-    model's batch axis. `limit` keeps that many samples, drawn with `seed` (the first ones of a function).
-    `preprocess` is `module:function`, or for images `resize=224,mean=...,std=...,layout=nchw`, which stands for the
-    arguments of those names. Raises `InvalidInput` that names what was expected beside what was found.
+    from the signature. Samples in memory (see `data.memory`) are read in this process. `label` names the key or column
+    of the labels. `batch_axis` says whether a sample carries the model's batch axis. `limit` keeps that many samples,
+    drawn with `seed` (the first ones of a function). `preprocess` is `module:function`, or for images
+    `resize=224,mean=...,std=...,layout=nchw`, which stands for the arguments of those names. Text becomes token numbers
+    by `tokenizer`, a tokenizer.json. Raises `InvalidInput` that names what was expected beside what was found.
     """
     from hasten.isolate import Limits, WorkerFailed, run
 
+    if spec is not None and not isinstance(spec, str | Path):
+        return ingest_here(
+            spec,
+            model,
+            into,
+            label=label,
+            preprocess=preprocess,
+            batch_axis=batch_axis,
+            limit=limit,
+            seed=seed,
+            tokenizer=tokenizer,
+        )
     if preprocess is not None and "=" in preprocess:
         from hasten.data.preprocess import settings
 
@@ -78,6 +98,7 @@ def ingest(
         "batch_axis": batch_axis,
         "limit": limit,
         "seed": seed,
+        "tokenizer": None if tokenizer is None else str(tokenizer.absolute()),
         "images": {
             "image_size": None if size is None else list(size),
             "mean": None if mean is None else [float(value) for value in mean],
@@ -120,13 +141,14 @@ def ingest_worker(payload: dict[str, Any], scope: Scope) -> dict[str, Any]:
         limit=payload["limit"],
         seed=payload["seed"],
         images=options,
+        tokenizer=None if payload["tokenizer"] is None else Path(payload["tokenizer"]),
         progress=scope.progress,
     )
     return samples.to_json()
 
 
 def ingest_here(
-    spec: str | Path | None,
+    spec: Any,
     model: Model,
     into: Path,
     *,
@@ -136,6 +158,7 @@ def ingest_here(
     limit: int | None = None,
     seed: int = 0,
     images: ImageOptions | None = None,
+    tokenizer: Path | None = None,
     progress: Any = None,
 ) -> Samples:
     """What `ingest` does, in this process."""
@@ -148,7 +171,21 @@ def ingest_here(
     if limit is not None and limit < 1:
         raise InvalidInput(f"a limit of {limit} leaves no samples", "give at least 1")
     fitter = Fitter(model.signature, batch_axis)
-    count, rows, source = _open(spec, fitter, label, preprocess, images, seed, counted=limit is not None)
+    reader = fitter
+    reads_text = tokenizer is not None and spec is not None and Path(str(spec)).suffix not in (".npz", ".npy")
+    if reads_text:
+        from hasten.data.text import AS_TEXT
+
+        reader = Fitter(AS_TEXT)  # what comes is text, and becomes the model's inputs below
+    count, rows, source = _open(spec, reader, label, preprocess, images, seed, counted=limit is not None)
+    if reads_text:
+        from hasten.data.text import PAIR, with_text, with_tokens
+
+        rows = with_tokens(rows, Path(str(tokenizer)), [tensor.name for tensor in model.signature.inputs])
+        first = next(rows, None)
+        if first is not None:
+            rows = itertools.chain([first], rows)
+            fitter.signature = with_text(model.signature, PAIR in first.inputs)
     kept = None
     if limit is not None and count is not None and limit < count:
         kept = frozenset(random.Random(seed).sample(range(count), limit))
@@ -171,7 +208,7 @@ def ingest_here(
 
 
 def _open(
-    spec: str | Path | None,
+    spec: Any,
     fitter: Fitter,
     label: str | None,
     preprocess: str | None,
@@ -189,6 +226,11 @@ def _open(
         sizes = synthetic.sizes(fitter.signature)
         source = "made up from the signature" + (f" with {sizes}" if sizes else "")
         return synthetic.count(fitter.signature), synthetic.rows(fitter.signature, seed), source
+    if not isinstance(spec, str | Path):
+        from hasten.data import memory
+
+        names = [tensor.name for tensor in fitter.signature.inputs]
+        return None, _preprocessed(memory.rows(spec, names), preprocess), "samples in memory"
     path, text = Path(spec), str(spec)
     if not path.exists() and ":" in text:
         from hasten.data import functions

@@ -126,6 +126,8 @@ def _columns(
             tensor.name: _cell(cells[at], tensor, where, tensor.name) for tensor, at in places
         }
     features = [at for at in range(len(names)) if at != key]
+    if len(inputs) == 1 and inputs[0].dtype == "string" and inputs[0].shape is None:
+        return key, lambda cells, where: {names[at]: cells[at] for at in features}  # which is the text is found later
     shape = inputs[0].shape if len(inputs) == 1 else None
     if shape is not None and len(shape) == 2 and (not isinstance(shape[1], int) or shape[1] == len(features)):
         tensor = inputs[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
@@ -236,4 +237,5 @@ def _write(path: Path, found: Device) -> None:
         part.write_text(json.dumps(found.to_json(), indent=1), encoding="utf-8")
         part.replace(path)
     except OSError:
-        return
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)

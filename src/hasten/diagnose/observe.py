@@ -14,7 +14,7 @@ from hasten.isolate import Scope
 from hasten.measurement import Figure
 from hasten.model import Model
 from hasten.recipe import Recipe
-from hasten.runtimes import Availability, OperatorTime, Runtime, Session, Settings, runtime
+from hasten.runtimes import DEFAULT_RUNTIMES, Availability, OperatorTime, Runtime, Session, Settings, runtime
 from hasten.variant import Variant
 from hasten.workload import Workload
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     Batch = Mapping[str, np.ndarray]
 
-DEFAULT_RUNTIME = {"onnx": "onnxruntime", "openvino": "openvino"}
 SPEND_S = 1.5
 """About how long each of the three parts (whole runs, session alone, operators) may take."""
 MOST, LEAST = 100, 3
@@ -47,7 +46,7 @@ def observe(payload: dict[str, Any], scope: Scope) -> dict[str, Any]:
     samples = [everything[i] for i in chosen[: max(payload["samples_limit"], batch)]]
     if not samples:
         raise InvalidInput("there is no sample to run", "give data with at least one sample")
-    name = recipe.runtime.get("name") or DEFAULT_RUNTIME.get(variant.main.format, "")
+    name = recipe.runtime.get("name") or DEFAULT_RUNTIMES.get(variant.main.format, "")
     watch = Watch(runtime(name))
     scope.progress(0.0, "loading")
     with open_runner(variant, recipe, workload.model.signature, workload.padding, runtime=watch) as runner:

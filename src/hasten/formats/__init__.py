@@ -45,6 +45,10 @@ def inspect(path: str | Path) -> Model:
         from hasten.formats.openvino import inspect_openvino
 
         return inspect_openvino(found)
+    if found.suffix == ".pt2":
+        from hasten.formats.pt2 import inspect_pt2
+
+        return inspect_pt2(found)
     from hasten.formats.onnx import inspect_onnx
 
     _check_sign(found)
@@ -57,6 +61,8 @@ def operators(model: Model, shapes: Mapping[str, Sequence[int]], limits: Limits 
     Nodes come in execution order, those of subgraphs after their owner. Raises `InvalidInput` where `shapes` do not
     fit the signature.
     """
+    if model.format == "torch":
+        return ()  # a module that cannot be exported shows no operators
     payload = {"path": str(model.path), "shapes": {name: [int(n) for n in shape] for name, shape in shapes.items()}}
     return tuple(Operator.from_json(item) for item in _run("operators_worker", payload, model.path, limits))
 
@@ -71,6 +77,8 @@ def operators_worker(payload: dict[str, Any], scope: Scope) -> list[dict[str, An
     path = Path(payload["path"])
     if path.suffix == ".xml":
         from hasten.formats.openvino import operators_of
+    elif path.suffix == ".pt2":
+        from hasten.formats.pt2 import operators_of
     else:
         from hasten.formats.onnx import operators_of
     return [asdict(operator) for operator in operators_of(path, payload["shapes"])]

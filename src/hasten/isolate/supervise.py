@@ -20,6 +20,7 @@ from hasten.isolate.attend import Attendant
 from hasten.isolate.limits import Limits, Outcome, WorkerFailed
 from hasten.isolate.memory import Cgroup, kernel_kills
 from hasten.isolate.worker import MARK, kill_group, kill_marked
+from hasten.paths import cache_dir
 
 Progress = Callable[[float | None, str], None]
 
@@ -35,6 +36,11 @@ THREAD_VARIABLES = (
 )
 NO_TELEMETRY = {"ORT_DISABLE_TELEMETRY": "1"}
 """ONNX Runtime reads it when it loads; from 1.32 on nothing later keeps it from leaving a device id behind."""
+
+
+def compiled() -> str:
+    """Where PyTorch keeps compiled kernels: each program is compiled once, and nothing is left in /tmp."""
+    return str(cache_dir() / "inductor")
 
 
 def run(target: str, payload: Any, limits: Limits | None = None, on_progress: Progress | None = None) -> Any:
@@ -66,7 +72,7 @@ class Worker:
         self._start()
 
     def _start(self) -> None:
-        environment = {**os.environ, **NO_TELEMETRY, MARK: self._mark}
+        environment = {"TORCHINDUCTOR_CACHE_DIR": compiled(), **os.environ, **NO_TELEMETRY, MARK: self._mark}
         if self.limits.cpus is not None:
             environment |= dict.fromkeys(THREAD_VARIABLES, str(len(self.limits.cpus)))
         child_requests, self._requests = os.pipe()

@@ -24,7 +24,7 @@ class Batch(SettingsLever):
     name = "batch"
 
     def propose(self, case: Case) -> Iterable[Proposal]:
-        if case.workload.scenario == "single-stream" or "batch_tokens" in case.recipe.runner:
+        if case.workload.scenario == "single-stream" or case.recipe.runner.get("form"):
             return
         first = [t.shape[0] for t in case.workload.model.signature.inputs if t.shape]
         if any(isinstance(size, int) for size in first):

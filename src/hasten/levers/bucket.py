@@ -62,7 +62,7 @@ class Bucket(SettingsLever):
 
     def propose(self, case: Case) -> Iterable[Proposal]:
         padding = case.workload.padding
-        if not case.lengths or padding is None or not padding.verified:
+        if not case.lengths or padding is None or not padding.verified or case.recipe.runner.get("form") == "pack":
             return
         choices = self._single(case) if case.workload.scenario == "single-stream" else self._offline(case)
         runtime = str(case.recipe.runtime.get("name"))

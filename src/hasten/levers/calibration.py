@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from hasten.errors import InvalidInput
 from hasten.levers.base import Case
 from hasten.model import Signature
+from hasten.runner import packing
+from hasten.workload import Padding
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,12 +23,13 @@ class Batches:
     samples: Any
     indices: tuple[int, ...]
     signature: Signature
+    padding: Padding | None = None
 
     def __len__(self) -> int:
         return len(self.indices)
 
     def __getitem__(self, position: int) -> dict[str, np.ndarray]:
-        return with_batch_axis(self.samples[self.indices[position]], self.signature)
+        return as_batch(self.samples[self.indices[position]], self.signature, self.padding)
 
     def __iter__(self) -> Iterator[dict[str, np.ndarray]]:
         return (self[i] for i in range(len(self)))
@@ -41,7 +44,16 @@ def calibration_batches(case: Case, signature: Signature, count: int) -> Batches
     from hasten.data import SampleSet
 
     samples = SampleSet.open(case.workload.samples.path)
-    return Batches(samples, case.split.calibration[:count], signature)
+    return Batches(samples, case.split.calibration[:count], signature, case.workload.padding)
+
+
+def as_batch(
+    sample: Mapping[str, np.ndarray], signature: Signature, padding: Padding | None, rows: int = 1
+) -> dict[str, np.ndarray]:
+    """One sample as a batch of `rows` copies of it, or as a packed batch of its own."""
+    if padding is not None and packing.is_packed(signature):
+        return packing.alone(sample, signature, padding)
+    return with_batch_axis(sample, signature, rows)
 
 
 def with_batch_axis(sample: Mapping[str, np.ndarray], signature: Signature, rows: int = 1) -> dict[str, np.ndarray]:

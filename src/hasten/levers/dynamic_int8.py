@@ -23,6 +23,7 @@ from hasten.levers.prediction import (
     MATMULS,
     RECURRENT,
     faster_arithmetic,
+    format_of,
     quantised_already,
     quantises,
     runtime_of,
@@ -47,7 +48,7 @@ class DynamicInt8:
     needs: frozenset[Need] = frozenset()
 
     def refuse(self, case: Case) -> str | None:
-        if runtime_of(case) != "onnxruntime" or case.workload.model.format != "onnx":
+        if runtime_of(case) != "onnxruntime" or format_of(case) != "onnx":
             return "dynamic INT8 is ONNX Runtime's"
         if quantises(case.recipe):
             return "the recipe quantises already"

@@ -19,7 +19,7 @@ from hasten.levers.modelfile import (
     same_signature,
     save_onnx,
 )
-from hasten.levers.prediction import looks_like_transformer, quantised_already, quantises, runtime_of
+from hasten.levers.prediction import format_of, looks_like_transformer, quantised_already, quantises, runtime_of
 from hasten.recipe import Step
 from hasten.variant import Variant
 
@@ -42,8 +42,8 @@ class Fuse:
     def refuse(self, case: Case) -> str | None:
         if case.recipe.has(self.name):
             return "the recipe fuses already"
-        if case.workload.model.format != "onnx":
-            return f"only ONNX graphs are edited, not {case.workload.model.format}"
+        if format_of(case) != "onnx":
+            return f"only ONNX graphs are edited, not {format_of(case)}"
         if quantises(case.recipe) or quantised_already(case):
             return "fusion comes before quantisation"
         return None

@@ -16,6 +16,7 @@ from hasten.levers.prediction import (
     MATMULS,
     default_runtime,
     faster_arithmetic,
+    format_of,
     has_attention,
     quantised_already,
     quantises,
@@ -75,8 +76,8 @@ class Int8:
             return "the recipe quantises already"
         if runtime_of(case) not in RUNTIMES:
             return f"there is no INT8 toolchain for {runtime_of(case)}"
-        if runtime_of(case) == "onnxruntime" and case.workload.model.format != "onnx":
-            return f"ONNX Runtime does not read {case.workload.model.format} models"
+        if runtime_of(case) == "onnxruntime" and format_of(case) != "onnx":
+            return f"ONNX Runtime does not read {format_of(case)} models"
         if not case.split.calibration:
             return "there are too few samples to calibrate with"
         if any(step.lever == "fuse" and step.options.get("transformer") for step in case.recipe.steps):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hasten.device import Device
 from hasten.levers.base import Case, Prediction
 from hasten.recipe import Recipe
+from hasten.runtimes import DEFAULT_RUNTIMES
 
 CONVOLUTIONS = frozenset({"conv", "convtranspose", "fusedconv", "convolution", "groupconvolution", "deconvolution"})
 MATMULS = frozenset(
@@ -49,7 +50,13 @@ def runtime_of(case: Case) -> str:
 
 
 def default_runtime(model_format: str) -> str:
-    return {"onnx": "onnxruntime", "openvino": "openvino"}.get(model_format, model_format)
+    return DEFAULT_RUNTIMES.get(model_format, model_format)
+
+
+def format_of(case: Case) -> str:
+    """The format that the recipe's steps leave the model in, before any runtime's own quantiser."""
+    made = [step.options.get("to") for step in case.recipe.steps if step.lever == "export"]
+    return str(made[-1]) if made else case.workload.model.format
 
 
 def quantises(recipe: Recipe) -> bool:

@@ -9,6 +9,7 @@ from hasten.levers.prediction import (
     CONVOLUTIONS,
     MATMULS,
     faster_arithmetic,
+    format_of,
     looks_like_transformer,
     quantises,
     rate,
@@ -53,7 +54,7 @@ class RuntimeChoice(SettingsLever):
         yield Proposal(recipe, FULL_PRECISION, f"OpenVINO's kernels{_for(case)}, at full precision", self.name)
 
     def _others(self, case: Case) -> list[str]:
-        model_format = case.workload.model.format
+        model_format = format_of(case)
         return [
             name
             for name in case.runtimes

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hasten.errors import Failed, InvalidInput
 from hasten.levers import assignment as choose
 from hasten.levers.base import Case, Need, Prediction, Proposal, SettingsLever
-from hasten.levers.calibration import calibration_batches, with_batch_axis
+from hasten.levers.calibration import as_batch, calibration_batches
 from hasten.levers.fidelity import allowed_loss, kind_of, losses, of_outputs
 from hasten.levers.int8 import DEFAULTS
 from hasten.levers.keep import patterns_for, plain
@@ -171,7 +171,7 @@ def _losses(graph: Any, case: Case, signature: Any, seconds: float, scope: Scope
     kind = kind_of(case.workload.metric)
     indices = (*case.split.selection, *case.split.calibration)[:MOST_SAMPLES]
     samples = calibration_batches(case, signature, 1).samples
-    batches = [with_batch_axis(samples[i], signature) for i in indices]
+    batches = [as_batch(samples[i], signature, case.workload.padding) for i in indices]
     # The commonest shapes first: a new shape costs every one of the compiled models its preparation.
     shapes = [tuple(array.shape for array in batch.values()) for batch in batches]
     batches = [batches[i] for i in sorted(range(len(batches)), key=lambda i: (-shapes.count(shapes[i]), shapes[i]))]
@@ -208,7 +208,7 @@ def _times(
     samples = calibration_batches(case, before.signature, len(case.split.calibration))
     typical = sorted(range(len(samples)), key=lambda i: sum(a.size for a in samples[i].values()))[len(samples) // 2]
     rows = min(32, int(case.recipe.runner.get("batch", 1)))
-    batch = with_batch_axis(samples.samples[samples.indices[typical]], before.signature, rows)
+    batch = as_batch(samples.samples[samples.indices[typical]], before.signature, case.workload.padding, rows)
     found = []
     for model in (before, quantised):
         session = runtime(runtime_name).load(model, settings)

@@ -14,6 +14,7 @@ from hasten.model import Model
 from hasten.recipe import Recipe
 from hasten.runtimes import Settings, runtime
 from hasten.variant import Variant
+from hasten.workload import Padding
 
 PROBE_SAMPLES = 8
 CLASSIFY = ("accuracy", "balanced_accuracy", "f1", "precision", "recall", "top5")
@@ -24,9 +25,9 @@ MORE_SAMPLES, MORE_S = 256, 20.0
 def prepare(payload: dict[str, Any], scope: Scope) -> dict[str, Any]:
     """Run the model as brought on a few samples and say what the loop must know.
 
-    `payload`: model, runtime (name), samples (path), labels (bool), metric (or None), output (or None). Returns
-    padding, lengths (of every sample along the variable axis, or None), duplicates (share of samples that repeat an
-    earlier one), metric, and output.
+    `payload`: model, runtime (name), samples (path), labels (bool), metric (or None), output (or None), served (a
+    bundle's variant, recipe and padding, to be run instead; or None). Returns padding, lengths (of every sample along
+    the variable axis, or None), duplicates (share of samples that repeat an earlier one), metric, and output.
     """
     import numpy as np
 
@@ -38,9 +39,13 @@ def prepare(payload: dict[str, Any], scope: Scope) -> dict[str, Any]:
     samples: Any = SampleSet.open(Path(payload["samples"]))
     few = [samples[i] for i in range(min(PROBE_SAMPLES, len(samples)))]
     scope.progress(None, "running the model as brought")
-    engine = runtime(payload["runtime"])
-    recipe = Recipe(runtime={"name": payload["runtime"]}, runner={"batch": 1})
-    runner = open_runner(Variant({"main": model}), recipe, model.signature, None)
+    served = payload.get("served")
+    if served is None:
+        recipe = Recipe(runtime={"name": payload["runtime"]}, runner={"batch": 1})
+        runner = open_runner(Variant({"main": model}), recipe, model.signature, None)
+    else:
+        recipe, known = Recipe.from_json(served["recipe"]), Padding.from_json(served["padding"])
+        runner = open_runner(Variant.from_json(served["variant"]), recipe, model.signature, known)
     names = [t.name for t in model.signature.outputs]
     try:
         start = time.perf_counter()
@@ -59,15 +64,14 @@ def prepare(payload: dict[str, Any], scope: Scope) -> dict[str, Any]:
         )
     finally:
         runner.close()
-    pad = padding.infer(model.signature, samples)
-    lengths = None
-    if pad is not None:
-        session = engine.load(model, Settings(precision="fp32"))
+    pad = known if served is not None else padding.infer(model.signature, samples)
+    lengths = samples.lengths(pad.axis) if pad is not None else None
+    if pad is not None and served is None:
+        session = runtime(payload["runtime"]).load(model, Settings(precision="fp32"))
         try:
             pad = padding.verify(pad, session.run, samples)
         finally:
             session.close()
-        lengths = samples.lengths(pad.axis)
     return {
         "padding": None if pad is None else pad.to_json(),
         "lengths": lengths,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hasten.errors import InvalidInput
 from hasten.model import Signature, Tensor
+from hasten.runner.packing import SPECIAL
 from hasten.runner.plan import Batch
 from hasten.workload import Padding
 
@@ -40,6 +41,8 @@ class Layout:
         ours = {tensor.name: tensor for tensor in source.inputs}
         shared, first_dims = set(), []
         for tensor in variant.inputs:
+            if tensor.name in SPECIAL:
+                continue  # the runner makes these itself
             if tensor.name not in sample:
                 raise InvalidInput(
                     f"the samples have no input {tensor.name}", f"the inputs are: {', '.join(ours) or 'none'}"

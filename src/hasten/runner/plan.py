@@ -9,6 +9,7 @@ from itertools import accumulate
 from typing import Any, Literal
 
 from hasten.errors import InvalidInput
+from hasten.runner.packing import Packed, pack
 
 
 @dataclass(frozen=True)
@@ -18,15 +19,19 @@ class RunnerSettings:
     `batch` is the most samples that run together. `sort` orders samples by length first, so that a batch holds samples
     of like length. The form "bucket" pads each sample to the smallest of `buckets` that holds it, and runs
     `batch_tokens // bucket` rows together where `batch_tokens` is given, else `batch`. `static` compiles one fixed
-    shape for each bucket, and fills the last batch up.
+    shape for each bucket, and fills the last batch up. The form "pack" lays samples end to end in `rows` of
+    `row_tokens`, at most `segments` of them in each (see `runner.packing`).
     """
 
     batch: int = 1
-    form: Literal["batch", "bucket"] = "batch"
+    form: Literal["batch", "bucket", "pack"] = "batch"
     sort: bool = False
     buckets: tuple[int, ...] = ()
     static: bool = False
     batch_tokens: int | None = None
+    row_tokens: int | None = None
+    rows: int | None = None
+    segments: int = 16
 
     @classmethod
     def from_recipe(cls, runner: Mapping[str, Any]) -> RunnerSettings:
@@ -34,15 +39,19 @@ class RunnerSettings:
         unknown = sorted(set(runner) - set(known))
         if unknown:
             raise InvalidInput(f"[runner] has unknown keys: {', '.join(unknown)}", f"keys are: {', '.join(known)}")
-        for key in ("batch", "batch_tokens"):
+        for key in ("batch", "batch_tokens", "row_tokens", "rows", "segments"):
             if key in runner and not _positive(runner[key]):
                 raise InvalidInput(f"[runner] {key} = {runner[key]!r} makes no sense", "give a whole number from 1 up")
         for key in ("sort", "static"):
             if not isinstance(runner.get(key, False), bool):
                 raise InvalidInput(f"[runner] {key} is true or false, not {runner[key]!r}")
         form = runner.get("form", "batch")
-        if form not in ("batch", "bucket"):
-            raise InvalidInput(f"[runner] form = {form!r} is not known", "use batch or bucket")
+        if form not in ("batch", "bucket", "pack"):
+            raise InvalidInput(f"[runner] form = {form!r} is not known", "use batch, bucket or pack")
+        if (form == "pack") != ("row_tokens" in runner) or ("row_tokens" in runner) != ("rows" in runner):
+            raise InvalidInput(
+                "[runner] row_tokens, rows and form do not fit", 'give form = "pack" together with both of them'
+            )
         buckets = runner.get("buckets", ())
         if not isinstance(buckets, list | tuple) or not all(_positive(size) for size in buckets):
             raise InvalidInput(f"[runner] buckets = {buckets!r} makes no sense", "give lengths, such as [32, 64, 128]")
@@ -54,7 +63,7 @@ class RunnerSettings:
             raise InvalidInput("[runner] batch_tokens needs buckets", 'give form = "bucket" and buckets as well')
         return cls(**{**runner, "buckets": tuple(sorted(set(buckets)))})
 
-    def rows(self, length: int | None) -> int:
+    def rows_of(self, length: int | None) -> int:
         """The most rows of a batch whose samples are padded to `length`."""
         if self.batch_tokens is None or length is None:
             return self.batch
@@ -75,7 +84,7 @@ class Batch:
 
 def plan(
     lengths: Sequence[int] | None, count: int, settings: RunnerSettings, can_pad: bool, fixed_rows: int | None = None
-) -> list[Batch]:
+) -> Sequence[Batch | Packed]:
     """Batches that cover `range(count)` once each.
 
     `lengths` are the samples' sizes along the variable axis, or None where all have the same shape. Without `can_pad`
@@ -91,9 +100,14 @@ def plan(
             batch
             for length in sorted(groups, reverse=True)
             for batch in _chunks(
-                groups[length], length, fixed_rows or settings.rows(length), fixed_rows is not None or settings.static
+                groups[length],
+                length,
+                fixed_rows or settings.rows_of(length),
+                fixed_rows is not None or settings.static,
             )
         ]
+    if settings.form == "pack" and settings.row_tokens and settings.rows:
+        return pack(lengths, settings.row_tokens, settings.rows, settings.segments)
     if settings.form == "bucket":
         return _bucketed(lengths, settings, fixed_rows)
     rows, filled = fixed_rows or settings.batch, fixed_rows is not None
@@ -141,7 +155,7 @@ def _bucketed(lengths: Sequence[int], settings: RunnerSettings, fixed_rows: int 
     at = 0
     while at < len(order):
         bound = bucket[order[at]]
-        rows = fixed_rows or settings.rows(bound)
+        rows = fixed_rows or settings.rows_of(bound)
         members = order[at : at + rows]
         if not filled:
             members = [index for index in members if bucket[index] == bound]

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from hasten import runtimes
 from hasten.errors import InvalidInput
-from hasten.model import Signature
+from hasten.model import Model, Signature
 from hasten.recipe import Recipe
 from hasten.runner import cache as response_cache
 from hasten.runner.assembly import Buffers, Layout, assemble, split
 from hasten.runner.cache import Entry, ResponseCache
+from hasten.runner.packing import Packed, assemble_packed, is_packed, split_packed
 from hasten.runner.plan import Batch, RunnerSettings, plan
+from hasten.runner.tokenise import Tokeniser
 from hasten.runtimes.base import OperatorTime, Runtime, Session, Settings
 from hasten.variant import Variant
 from hasten.workload import Padding
@@ -27,8 +29,6 @@ if TYPE_CHECKING:
 
     Sample = Mapping[str, np.ndarray]
     Outputs = dict[str, np.ndarray]
-
-_DEFAULT_RUNTIME = {"onnx": "onnxruntime", "openvino": "openvino"}
 
 
 def open_runner(
@@ -47,7 +47,7 @@ def open_runner(
         raise InvalidInput(f"this version runs single models, not the program {variant.program!r}")
     model = variant.main
     if runtime is None:
-        name = recipe.runtime.get("name") or _DEFAULT_RUNTIME.get(model.format)
+        name = recipe.runtime.get("name") or runtimes.DEFAULT_RUNTIMES.get(model.format)
         if name is None:
             raise InvalidInput(f"no runtime is known for the format {model.format!r}", "name one in [runtime]")
         runtime = runtimes.runtime(name)
@@ -56,8 +56,12 @@ def open_runner(
         raise InvalidInput(f"runtime {runtime.name} does not load {model.format} models", f"it loads: {accepted}")
     chosen, base = runtime, Settings.from_recipe(recipe.runtime)
     settings = RunnerSettings.from_recipe(recipe.runner)
-    if settings.form == "bucket" and padding is not None and not padding.verified:
-        raise InvalidInput(f"samples cannot be padded into buckets: {padding.reason}", 'use form = "batch"')
+    if settings.form != "batch" and padding is not None and not padding.verified:
+        raise InvalidInput(f"samples cannot be padded together: {padding.reason}", 'use form = "batch"')
+    packs = is_packed(model.signature)
+    if packs != (settings.form == "pack"):
+        what = "was packed" if packs else "was not made for packing"
+        raise InvalidInput(f"the model {what}, and [runner] says otherwise", 'the step pack goes with form = "pack"')
     runner = Runner(
         lambda fixed: chosen.load(model, fixed),
         base,
@@ -66,6 +70,7 @@ def open_runner(
         model.signature,
         padding,
         response_cache.from_recipe(recipe.cache),
+        tokeniser_of(variant.parts.get("tokenizer"), signature),
     )
     runner.load()
     return runner
@@ -86,8 +91,9 @@ class Runner:
         variant: Signature | None = None,
         padding: Padding | None = None,
         cache: ResponseCache | None = None,
+        tokeniser: Tokeniser | None = None,
     ) -> None:
-        self.settings, self.padding, self.cache = settings, padding, cache
+        self.settings, self.padding, self.cache, self.tokeniser = settings, padding, cache, tokeniser
         self._load, self._base, self._source, self._variant = load, base, source, variant or source
         # Twice the streams: the next batches wait inside the runtime while Python finishes the last ones.
         self._in_flight = 2 * (base.streams or 1)
@@ -128,6 +134,7 @@ class Runner:
         """The outputs of one sample, as soon as possible."""
         if self.cache is not None:
             return self.run([sample])[0]
+        sample = self._ready([sample])[0]
         batch, lengths = self._plan_one(sample)
         return self._run_batch([sample], batch, lengths)[0]
 
@@ -140,9 +147,10 @@ class Runner:
             except Exception as error:
                 found.set_exception(error)
             return found
+        sample = self._ready([sample])[0]
         batch, lengths = self._plan_one(sample)
         layout = self._known_layout([sample])
-        inputs, taken = assemble([sample], batch, layout, self._pads(), self._buffers)
+        inputs, taken = self._assemble([sample], batch, layout)
 
         def finish(future: Future[Outputs]) -> None:
             try:
@@ -160,7 +168,7 @@ class Runner:
 
     def warm(self, samples: Sequence[Sample]) -> None:
         """Load every session that `samples` need, and run each shape once."""
-        samples, batches, lengths = self._plan(list(samples))
+        samples, batches, lengths = self._plan(self._ready(samples))
         seen = set()
         for batch in batches:
             shape = (batch.size, batch.length)
@@ -170,11 +178,11 @@ class Runner:
 
     def operators(self, samples: Sequence[Sample], repeats: int = 10) -> list[OperatorTime]:
         """Per-operator times of the typical batch: the middle one of those that are full."""
-        samples, batches, _ = self._plan(list(samples))
+        samples, batches, _ = self._plan(self._ready(samples))
         most = max(len(batch.indices) for batch in batches)
         full = [batch for batch in batches if len(batch.indices) == most]
         batch = full[len(full) // 2]
-        inputs, _ = assemble(samples, batch, self._known_layout(samples), self._pads(), self._buffers)
+        inputs, _ = self._assemble(samples, batch, self._known_layout(samples))
         return self._session(batch, inputs).operators(inputs, repeats)
 
     def close(self) -> None:
@@ -196,14 +204,14 @@ class Runner:
     def _run(self, samples: list[Sample]) -> list[Outputs]:
         if not samples:
             return []
-        samples, batches, lengths = self._plan(samples)
+        samples, batches, lengths = self._plan(self._ready(samples))
         found: list[Outputs | None] = [None] * len(samples)
         if len(batches) == 1:
             for index, outputs in zip(batches[0].indices, self._run_batch(samples, batches[0], lengths), strict=True):
                 found[index] = outputs
             return found  # type: ignore[return-value]
         # In order of start: the runtime takes batches in that order too, so the oldest is the next to be done.
-        under_way: deque[tuple[Batch, Callable[[], list[Outputs]]]] = deque()
+        under_way: deque[tuple[Batch | Packed, Callable[[], list[Outputs]]]] = deque()
 
         def collect() -> None:
             batch, end = under_way.popleft()
@@ -225,25 +233,27 @@ class Runner:
         return found  # type: ignore[return-value]
 
     def _begin(
-        self, samples: Sequence[Sample], batch: Batch, lengths: Sequence[int] | None
+        self, samples: Sequence[Sample], batch: Batch | Packed, lengths: Sequence[int] | None
     ) -> Callable[[], list[Outputs]]:
         layout = self._known_layout(samples)
-        inputs, taken = assemble(samples, batch, layout, self._pads(), self._buffers)
+        inputs, taken = self._assemble(samples, batch, layout)
         session = self._session(batch, inputs)
         begin = getattr(session, "begin", None)
         end = begin(inputs) if begin is not None else session.submit(inputs).result
         return lambda: self._finish(end(), taken, batch, layout, lengths)
 
-    def _run_batch(self, samples: Sequence[Sample], batch: Batch, lengths: Sequence[int] | None) -> list[Outputs]:
+    def _run_batch(
+        self, samples: Sequence[Sample], batch: Batch | Packed, lengths: Sequence[int] | None
+    ) -> list[Outputs]:
         layout = self._known_layout(samples)
-        inputs, taken = assemble(samples, batch, layout, self._pads(), self._buffers)
+        inputs, taken = self._assemble(samples, batch, layout)
         return self._finish(self._session(batch, inputs).run(inputs), taken, batch, layout, lengths)
 
     def _finish(
         self,
         outputs: Mapping[str, np.ndarray],
         taken: Mapping[str, np.ndarray],
-        batch: Batch,
+        batch: Batch | Packed,
         layout: Layout,
         lengths: Sequence[int] | None,
     ) -> list[Outputs]:
@@ -258,12 +268,28 @@ class Runner:
                 array = array.copy()  # a runtime may hand an input back as an output
             ready[name] = array
         self._buffers.give(taken)
+        if isinstance(batch, Packed):
+            assert self.padding is not None
+            assert lengths is not None
+            return split_packed(ready, batch, lengths, self.padding)
         cuts = {}
         if batch.length is not None and lengths is not None and self._pads() is not None:
             own = [lengths[i] for i in batch.indices]
             if min(own) < batch.length:
                 cuts = {name: (axis, own) for name, axis in (self.padding.outputs or {}).items()}  # type: ignore[union-attr]
         return split(ready, batch, layout, cuts)
+
+    def _ready(self, samples: Sequence[Sample]) -> list[Sample]:
+        """The samples as the model's inputs: text becomes token numbers."""
+        return list(samples) if self.tokeniser is None else list(self.tokeniser(samples))
+
+    def _assemble(
+        self, samples: Sequence[Sample], batch: Batch | Packed, layout: Layout
+    ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        if isinstance(batch, Packed):
+            assert self.padding is not None
+            return assemble_packed(samples, batch, self._variant, self.padding, self._buffers)
+        return assemble(samples, batch, layout, self._pads(), self._buffers)
 
     def _pads(self) -> Padding | None:
         return self.padding if self.padding is not None and self.padding.verified else None
@@ -273,7 +299,7 @@ class Runner:
             self._layout = Layout.of(self._source, self._variant, samples[0])
         return self._layout
 
-    def _plan(self, samples: list[Sample]) -> tuple[list[Sample], list[Batch], list[int] | None]:
+    def _plan(self, samples: list[Sample]) -> tuple[list[Sample], Sequence[Batch | Packed], list[int] | None]:
         if not samples:
             raise InvalidInput("there are no samples to run", "give at least one")
         layout = self._known_layout(samples)
@@ -290,14 +316,14 @@ class Runner:
         rows = layout.rows if layout.batched else 1
         return samples, plan(lengths, len(samples), settings, padding is not None, rows), lengths
 
-    def _plan_one(self, sample: Sample) -> tuple[Batch, list[int] | None]:
+    def _plan_one(self, sample: Sample) -> tuple[Batch | Packed, list[int] | None]:
         rows = self._known_layout([sample]).rows or 1
-        if not self.settings.static and not self.settings.buckets:
+        if not self.settings.static and self.settings.form == "batch":
             return Batch((0,), None, rows), None
         _, batches, lengths = self._plan([sample])
         return batches[0], lengths
 
-    def _session(self, batch: Batch | None, inputs: Mapping[str, np.ndarray]) -> Session:
+    def _session(self, batch: Batch | Packed | None, inputs: Mapping[str, np.ndarray]) -> Session:
         key = None
         if self.settings.static and batch is not None:
             key = (batch.size, tuple((name, array.shape) for name, array in inputs.items()))
@@ -309,6 +335,10 @@ class Runner:
                     shapes = None if key is None else dict(key[1])
                     session = self._sessions[key] = self._load(replace(self._base, shapes=shapes))
         return session
+
+
+def tokeniser_of(part: Model | None, signature: Signature) -> Tokeniser | None:
+    return None if part is None else Tokeniser(part.path, [tensor.name for tensor in signature.inputs])
 
 
 def _numeric_types(signature: Signature) -> dict[str, np.dtype[Any]]:

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     Batch = Mapping[str, np.ndarray]
 
 
+DEFAULT_RUNTIMES = {"onnx": "onnxruntime", "openvino": "openvino", "pt2": "torch", "torch": "torch"}
+"""The runtime that people who bring a format use today: what "as brought" means."""
+
+
 @dataclass(frozen=True)
 class Availability:
     """Whether a runtime can be used here; if not, why, and the exact command that changes it."""

@@ -21,6 +21,7 @@ from hasten.isolate import Limits, Scope, run
 from hasten.lab.cache import VariantCache
 from hasten.levers import Case, lever
 from hasten.recipe import Recipe
+from hasten.runner.packing import SPECIAL
 from hasten.variant import Variant
 
 BUILD_S = 1800.0
@@ -50,7 +51,7 @@ class Builder:
     used: set[str] = field(default_factory=set)
 
     def __call__(self, recipe: Recipe) -> Variant:
-        variant = Variant({"main": self.case.workload.model})
+        variant = Variant(self.case.workload.brought)
         for count in range(1, len(recipe.steps) + 1):
             prefix = Recipe(recipe.steps[:count], {"name": recipe.runtime.get("name")})
             variant = self._step(prefix, variant, replace(self.case, recipe=prefix))
@@ -192,7 +193,7 @@ def apply(payload: dict[str, Any], scope: Scope) -> dict[str, Any]:
     after = result.parts[step.part].signature
     for kind in ("inputs", "outputs"):
         names = [t.name for t in getattr(before, kind)]
-        found = [t.name for t in getattr(after, kind)]
+        found = [t.name for t in getattr(after, kind) if t.name in names or t.name not in SPECIAL]
         if sorted(names) != sorted(found):
             raise Failed(f"lever {step.lever} changed the {kind} from {names} to {found}")
     return result.to_json()

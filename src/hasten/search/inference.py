@@ -20,7 +20,7 @@ from hasten.errors import HastenError
 from hasten.events import Event, OnEvent, ignore
 from hasten.lab.trial import Lab, quality_key
 from hasten.levers import Case, Lever, Need, Prediction, Proposal
-from hasten.measurement import Trial
+from hasten.measurement import Figure, Trial
 from hasten.recipe import Recipe
 from hasten.search.answer import explained, front, unchanged, why
 from hasten.search.candidates import (
@@ -55,7 +55,9 @@ PATIENCE = 12
 DOUBT = 0.5
 """What follows a trial that misses a bound may mend it, but waits for what follows one that holds."""
 IMPROVEMENT = 1.01
-FINALISTS = 4
+FINALISTS = 5
+TIED = 0.98
+"""A race of a minute does not tell differences smaller than this from none."""
 RACE_WITHIN = 0.8
 """What screening found slower than this share of the best does not race."""
 LATE_S = 5.0
@@ -423,7 +425,7 @@ class Search:
     def _race(self, ranked: list[Trial]) -> list[Trial]:
         alike = [t for t in ranked if self._doubtful(t) == self._doubtful(ranked[0])]
         near = [t for t in alike if self._speed(t) >= RACE_WITHIN * self._speed(ranked[0])]
-        finalists = near[:FINALISTS]
+        finalists = self._finalists(near)
         if len(finalists) < 2:
             return ranked
         left = self._time_to_decide()
@@ -443,7 +445,18 @@ class Search:
             if trial.id not in ratios:
                 self._keep(replace(trial, status="failed", reason="failed in the final race"))
         raced.sort(key=lambda t: -ratios[t.id].value)
+        if self.study.workload.scenario != "single-stream":
+            raced = _steadiest(raced, ratios)
         return [*raced, *(t for t in ranked if t not in finalists)]
+
+    def _finalists(self, near: list[Trial]) -> list[Trial]:
+        """The best of each division of the cores, as screening tells these apart the least, then the best of all."""
+        heads: dict[tuple[Any, Any], Trial] = {}
+        for trial in near:
+            heads.setdefault((trial.recipe.runtime.get("streams"), trial.recipe.runtime.get("threads")), trial)
+        chosen = [*heads.values()][: FINALISTS - 1]
+        chosen += [trial for trial in near if trial not in chosen][: FINALISTS - len(chosen)]
+        return [trial for trial in near if trial in chosen]
 
     def _confirm(self, brought: Trial, ranked: Sequence[Trial], reasons: list[str]) -> Trial | None:
         """Fresh rounds, fresh samples: the first that holds; why the others did not is added to `reasons`.
@@ -511,7 +524,8 @@ class Search:
 
     def _full_precision(self, recipe: Recipe) -> bool:
         """Whether this is some runtime at fp32 with the runner of the model as brought."""
-        same = not recipe.steps and recipe.runner == self.brought.runner and not recipe.cache
+        plain = all(step.lever == "export" for step in recipe.steps)
+        same = plain and recipe.runner == self.brought.runner and not recipe.cache
         return same and set(recipe.runtime) <= {"name", "precision"} and recipe.runtime.get("precision") == "fp32"
 
     # -- small things ---------------------------------------------------------------------------------------------
@@ -616,6 +630,25 @@ class Search:
         """
         same = self.seconds[builds]
         return max(same[-5:]) if same else min(self.seconds[not builds], default=0.0)
+
+
+def _steadiest(raced: list[Trial], ratios: Mapping[str, Figure]) -> list[Trial]:
+    """The same order, but of those that the race could not tell from the best the one with fewest threads to a stream
+    first: threads that wait for each other lose most when anything else runs on the machine.
+    """
+    best = ratios[raced[0].id].value
+
+    def tied(trial: Trial) -> bool:
+        found = ratios[trial.id]
+        high = found.value if found.ci95 is None else found.ci95[1]
+        return found.value >= TIED * best or high >= best
+
+    def threads(trial: Trial) -> float:
+        runtime = trial.recipe.runtime
+        return float(runtime.get("threads") or (math.inf if (runtime.get("streams") or 1) == 1 else 1))
+
+    chosen = min((trial for trial in raced if tied(trial)), key=threads)
+    return [chosen, *(trial for trial in raced if trial is not chosen)]
 
 
 def _as_screened(trial: Trial) -> Trial:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,10 +20,10 @@ from hasten.levers import Case, Lever, Proposal, all_levers
 from hasten.measurement import Figure
 from hasten.paths import cache_dir
 from hasten.recipe import Recipe
-from hasten.runtimes import all_runtimes
+from hasten.runtimes import DEFAULT_RUNTIMES, all_runtimes
 from hasten.search.build import Builder, size_limit
 from hasten.search.inference import Search
-from hasten.search.prepare import OFFLINE_BATCH, RUNTIME_OF, Prepared
+from hasten.search.prepare import OFFLINE_BATCH, Prepared
 from hasten.study import Study
 from hasten.versions import versions
 
@@ -55,8 +55,9 @@ def plan(
     seed: int = 0,
 ) -> Plan:
     """Choose levers and runtimes, and lay out the study. Raises `InvalidInput` for names that do not exist."""
+    check_names(only, skip, runtimes)
     levers = choose(all_levers(), only, skip)
-    usable = usable_runtimes(prepared.workload.model.format, runtimes)
+    usable = usable_runtimes(within_reach(prepared.workload.model.format, levers), runtimes)
     study = Study(prepared.workload, goal, device, versions(), seed, notes=prepared.notes)
     folder = cache_dir() / "studies" / study.key[:24]
     case = Case(
@@ -174,8 +175,17 @@ def brought_recipe(prepared: Prepared) -> Recipe:
     workload = prepared.workload
     offline = workload.scenario != "single-stream"
     return Recipe(
-        runtime={"name": RUNTIME_OF[workload.model.format]}, runner={"batch": OFFLINE_BATCH if offline else 1}
+        runtime={"name": DEFAULT_RUNTIMES[workload.model.format]}, runner={"batch": OFFLINE_BATCH if offline else 1}
     )
+
+
+def check_names(only: Sequence[str], skip: Sequence[str], runtimes: Sequence[str]) -> None:
+    """Raise `InvalidInput` for a lever or a runtime that does not exist, before anything is read or measured."""
+    choose(all_levers(), only, skip)
+    known = all_runtimes()
+    for name in runtimes:
+        if name not in known:
+            raise InvalidInput(f"there is no runtime called {name!r}", f"use one of: {', '.join(sorted(known))}")
 
 
 def choose(levers: Mapping[str, Lever], only: Sequence[str], skip: Sequence[str]) -> Mapping[str, Lever]:
@@ -186,15 +196,17 @@ def choose(levers: Mapping[str, Lever], only: Sequence[str], skip: Sequence[str]
     return {name: lever for name, lever in levers.items() if (not only or name in only) and name not in skip}
 
 
-def usable_runtimes(format: str, wanted: Sequence[str]) -> tuple[str, ...]:
-    """The runtimes that accept the format and can be used here; a wanted one that cannot is an error."""
+def within_reach(model_format: str, levers: Mapping[str, Lever]) -> frozenset[str]:
+    """The model's format and those that a lever can make of it."""
+    made = [target for lever in levers.values() for target in getattr(lever, "converts", {}).get(model_format, ())]
+    return frozenset({model_format, *made})
+
+
+def usable_runtimes(formats: Set[str], wanted: Sequence[str]) -> tuple[str, ...]:
+    """The runtimes that accept one of the formats and can be used here; a wanted one that cannot is an error."""
     found = []
-    known = all_runtimes()
-    for name in wanted:
-        if name not in known:
-            raise InvalidInput(f"there is no runtime called {name!r}", f"use one of: {', '.join(sorted(known))}")
-    for name, runtime in known.items():
-        if (wanted and name not in wanted) or format not in runtime.accepts:
+    for name, runtime in all_runtimes().items():
+        if (wanted and name not in wanted) or not formats & runtime.accepts:
             continue
         available = runtime.availability()
         if available.usable:

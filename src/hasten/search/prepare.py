@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from hasten import data as samples_of
-from hasten import formats
+from hasten import formats, intake
 from hasten.errors import HastenError, InvalidInput
 from hasten.isolate import Limits, run
 from hasten.measure.quality import metric as known_metric
-from hasten.model import Model, Operator
+from hasten.model import Operator, Signature
 from hasten.paths import cache_dir
+from hasten.recipe import Recipe
+from hasten.runner.packing import is_packed
+from hasten.runtimes import DEFAULT_RUNTIMES
+from hasten.variant import Variant
 from hasten.workload import SCENARIOS, Padding, Workload
 
-RUNTIME_OF = {"onnx": "onnxruntime", "openvino": "openvino"}
-"""The runtime that people who bring a format use today: what "as brought" means."""
 OFFLINE_BATCH = 32
 
 
@@ -32,9 +34,19 @@ class Prepared:
     notes: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class Served:
+    """What a bundle runs: its variant under its recipe, which takes and gives what `signature` says."""
+
+    variant: Variant
+    recipe: Recipe
+    signature: Signature
+    padding: Padding | None
+
+
 def prepare(
-    model: str | Path | Model,
-    data: str | Path | None,
+    model: Any,
+    data: Any,
     *,
     scenario: str,
     metric: str | None = None,
@@ -42,20 +54,37 @@ def prepare(
     output: str | None = None,
     preprocess: str | None = None,
     batch_axis: Any = "auto",
+    weights: str | Path | None = None,
+    trust: bool = False,
     cpus: Sequence[int] | None = None,
     on_progress: Callable[[float | None, str], None] | None = None,
 ) -> Prepared:
-    """Load the model, read the samples, verify padding, choose a metric; `InvalidInput` for whatever is wrong."""
+    """Load the model, read the samples, verify padding, choose a metric; `InvalidInput` for whatever is wrong.
+
+    `model` may be what a bundle serves.
+    """
     if scenario not in SCENARIOS or scenario == "train":
         raise InvalidInput(f"unknown scenario {scenario!r}", f"use one of: {', '.join(SCENARIOS[:-1])}")
     if metric is not None:
         known_metric(metric)
-    loaded = model if isinstance(model, Model) else formats.load(model)
-    if loaded.format not in RUNTIME_OF:
+    served = model if isinstance(model, Served) else None
+    if served is not None:
+        loaded = replace(served.variant.main, signature=served.signature)
+    else:
+        loaded = intake.load(model, data, weights=weights, trust=trust, on_progress=on_progress)
+    if loaded.format not in DEFAULT_RUNTIMES:
         raise InvalidInput(f"no runtime here executes {loaded.format} models", "export the model to ONNX")
+    as_brought = DEFAULT_RUNTIMES[loaded.format]
     axis: Any = batch_axis
+    tokenizer = served.variant.parts.get("tokenizer") if served is not None else intake.tokenizer(model)
     samples = samples_of.ingest(
-        data, loaded, cache_dir() / "samples", label=label, preprocess=preprocess, batch_axis=axis
+        data,
+        loaded,
+        cache_dir() / "samples",
+        label=label,
+        preprocess=preprocess,
+        batch_axis=axis,
+        tokenizer=None if tokenizer is None else tokenizer.path,
     )
     if output is not None and output not in {t.name for t in loaded.signature.outputs}:
         names = ", ".join(t.name for t in loaded.signature.outputs)
@@ -65,25 +94,35 @@ def prepare(
             "hasten.measure.prepare:prepare",
             {
                 "model": loaded.to_json(),
-                "runtime": RUNTIME_OF[loaded.format],
+                "runtime": as_brought,
                 "samples": str(samples.path),
                 "labels": samples.labels,
                 "metric": metric,
                 "output": output,
+                "served": None if served is None else served_json(served),
             },
             Limits(seconds=600, cpus=tuple(cpus) if cpus else None),
             on_progress=on_progress,
         )
     except HastenError as error:
-        if samples.kind != "synthetic" or not error.cause.startswith(f"{RUNTIME_OF[loaded.format]}:"):
+        if samples.kind != "synthetic" or not error.cause.startswith(f"{as_brought}:"):
             raise
         raise InvalidInput(
             f"the model does not run on samples made from its signature: {error.cause}", "give real ones with --data"
         ) from None
+    texts = tokenizer is not None and any(tensor.name == "text" for tensor in samples.inputs)
     workload = Workload(
-        loaded, samples, found["metric"], scenario, found["output"], Padding.from_json(found["padding"])
+        loaded,
+        samples,
+        found["metric"],
+        scenario,
+        found["output"],
+        Padding.from_json(found["padding"]),
+        tokenizer if texts else None,
     )
     notes = []
+    if texts:
+        notes.append("samples are text: every figure includes the time to turn it into token numbers")
     if samples.kind == "synthetic":
         notes.append("no data was given: samples were made from the signature, and quality is fidelity to the model")
     elif not samples.labels:
@@ -92,13 +131,22 @@ def prepare(
         notes.append(f"samples of different lengths are not batched together: {workload.padding.reason}")
     if samples.count < 64:
         notes.append(f"only {samples.count} samples: a small loss of quality cannot be told from none")
+    packed = served is not None and is_packed(served.variant.main.signature)
     return Prepared(
         workload,
-        formats.operators(loaded, typical_shapes(workload, found["lengths"])),
+        () if packed else formats.operators(loaded, typical_shapes(workload, found["lengths"])),
         tuple(found["lengths"] or ()),
         found["duplicates"],
         tuple(notes),
     )
+
+
+def served_json(served: Served) -> dict[str, Any]:
+    return {
+        "variant": served.variant.to_json(),
+        "recipe": served.recipe.to_json(),
+        "padding": None if served.padding is None else served.padding.to_json(),
+    }
 
 
 def typical_shapes(workload: Workload, lengths: Sequence[int] | None) -> dict[str, tuple[int, ...]]:

@@ -1,0 +1,102 @@
+"""Brings what people have into a form that runtimes load.
+
+Model files that runtimes read are read as they are. PyTorch modules (made by `module:function`, given in memory, saved
+as an exported program or as a Hugging Face folder) become exported programs of hasten's own form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hasten import formats
+from hasten.errors import Failed, InvalidInput
+from hasten.intake import huggingface
+from hasten.model import Model
+from hasten.paths import cache_dir
+
+__all__ = ["load", "tokenizer"]
+
+OnProgress = Callable[[float | None, str], None]
+
+
+def load(
+    source: Any,
+    data: Any = None,
+    *,
+    weights: str | Path | None = None,
+    trust: bool = False,
+    on_progress: OnProgress | None = None,
+) -> Model:
+    """The model that `source` names: a file, `module:function`, or an `nn.Module` in memory.
+
+    `data` names the samples, which tell a PyTorch module's inputs where it does not. `weights` is a state dict for
+    the module that `module:function` makes. `trust` allows what can run code on opening, such as a .pt2 file.
+    """
+    if isinstance(source, Model):
+        return source
+    if is_module(source):
+        from hasten.intake.factory import exported
+        from hasten.intake.module import Untraceable
+
+        try:
+            return exported(source, None, data, models(), type(source).__name__)
+        except Untraceable as error:
+            raise Failed(
+                f"the module in memory cannot be handed to other processes: {error.cause}",
+                'write a function that makes it, and name it as "module:function"',
+            ) from None
+    if not isinstance(source, str | Path):
+        raise InvalidInput(f"a {type(source).__name__} is no model", "give a path, module:function or an nn.Module")
+    path, text = Path(source), str(source)
+    if weights is not None and (path.exists() or ":" not in text):
+        raise InvalidInput("--weights belongs to a model that module:function makes", "leave it out")
+    if path.suffix == ".pt2" and path.is_file():
+        return _program(path, trust, data, on_progress)
+    if not path.exists() and ":" in text and not text.endswith((".onnx", ".xml")):
+        from hasten.intake import factory
+
+        state = None if weights is None else str(weights)
+        return factory.load(text, _spec(data), models(), weights=state, on_progress=on_progress)
+    if huggingface.is_folder(path):
+        return huggingface.load(path, models(), trust=trust, on_progress=on_progress)
+    return formats.load(path)
+
+
+def tokenizer(source: Any) -> Model | None:
+    """The tokenizer that came with the model, where `source` is a Hugging Face folder that has one."""
+    if not isinstance(source, str | Path) or not huggingface.is_folder(Path(source)):
+        return None
+    return huggingface.tokenizer(Path(source), models())
+
+
+def models() -> Path:
+    """Where exported programs are kept."""
+    return cache_dir() / "models"
+
+
+def is_module(source: Any) -> bool:
+    """Whether `source` is an `nn.Module`, told without importing PyTorch."""
+    return any(base.__module__ == "torch.nn.modules.module" for base in type(source).__mro__)
+
+
+def _spec(data: Any) -> str | None:
+    """What a worker can open of the data: only what has a name."""
+    return str(data) if isinstance(data, str | Path) else None
+
+
+def _program(path: Path, trust: bool, data: Any, on_progress: OnProgress | None) -> Model:
+    """Our own files are opened; a stranger's is exported anew, once it is trusted."""
+    from hasten.formats.pt2 import inspect_pt2
+
+    if models().absolute() in path.absolute().parents:
+        return inspect_pt2(path)
+    if not trust:
+        raise InvalidInput(
+            f"{path.name} is an exported PyTorch program, and opening one can run code that it holds",
+            "pass --trust if you made it or trust who did",
+        )
+    from hasten.intake import factory
+
+    return factory.load(str(path.absolute()), _spec(data), models(), on_progress=on_progress)
