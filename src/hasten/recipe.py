@@ -136,8 +136,11 @@ class Recipe:
             runtime.append(f"{r.get('streams', 1)}x{r.get('threads', 'all')}")
         settings = dict(self.runner)
         buckets = settings.pop("buckets", None)
-        if settings.pop("form", "batch") == "bucket" and buckets:
+        form = settings.pop("form", "batch")
+        if form == "bucket" and buckets:
             settings = {f"{len(buckets)} buckets": True, **settings}
+        if form == "pack":  # the lever has said the rest
+            settings = {f"{settings.get('rows')} rows of {settings.get('row_tokens')}": True}
         runner = [f"{k} {v}" if v is not True else k for k, v in settings.items() if v is not False]
         cache = ["cache"] if self.cache else []
         parts = [steps, " ".join(filter(None, runtime)), " ".join(runner + cache)]
