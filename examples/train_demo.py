@@ -3,7 +3,7 @@
     apt-get download dataset-fashion-mnist && dpkg-deb -x dataset-fashion-mnist_*.deb fashion
     python examples/train_demo.py fashion/usr/share/datasets/fashion-mnist --out src/hasten/demo/data
 
-Needs the `train` extra (torch). About 25 minutes on two CPU cores. The test images take no part in training: the
+Needs the `torch` extra. About 25 minutes on two CPU cores. The test images take no part in training: the
 checkpoint is the last one, not the best on the test set.
 """
 
@@ -19,6 +19,8 @@ import onnx
 import torch
 import torch.nn.functional as F
 from torch import nn
+
+from hasten.levers.export import forget_traces
 
 MEAN, STD = 0.2860, 0.3530  # of the 60,000 training images
 
@@ -88,16 +90,6 @@ def accuracy(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> fl
     return hits / len(labels)
 
 
-def forget_traces(path: Path) -> None:
-    """Remove what the exporter noted of the source: stack traces with the paths of this machine."""
-    model = onnx.load(path)
-    graph = model.graph
-    for part in (graph, *graph.node, *graph.value_info, *graph.input, *graph.output, *graph.initializer):
-        del part.metadata_props[:]
-        part.doc_string = ""
-    onnx.save(model, path)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("dataset", type=Path)
@@ -155,7 +147,9 @@ def main() -> None:
         dynamo=True,
         external_data=False,
     )
-    forget_traces(args.out / "fashion_cnn.onnx")
+    exported = onnx.load(args.out / "fashion_cnn.onnx")
+    forget_traces(exported)
+    onnx.save(exported, args.out / "fashion_cnn.onnx")
     pick = np.sort(np.random.default_rng(args.seed).permutation(len(test_images))[:2000])
     np.savez_compressed(
         args.out / "fashion_test.npz",

@@ -143,14 +143,14 @@ def to_onnx(model: Model, folder: Path) -> Path:
 def forget_traces(proto: Any) -> None:
     """Remove what the exporter notes of the source code: it holds paths of this machine and stack traces."""
     del proto.metadata_props[:]
-    for node in proto.graph.node:
-        del node.metadata_props[:]
-    for value in (*proto.graph.value_info, *proto.graph.input, *proto.graph.output):
-        del value.metadata_props[:]
-    for function in proto.functions:
-        del function.metadata_props[:]
-        for node in function.node:
-            del node.metadata_props[:]
+    graphs = [proto.graph, *proto.functions]
+    for graph in graphs:
+        parts = [graph, *graph.node]
+        for field in ("value_info", "input", "output", "initializer"):
+            parts += [part for part in getattr(graph, field, ()) if not isinstance(part, str)]
+        for part in parts:
+            del part.metadata_props[:]
+            part.doc_string = ""
 
 
 def to_openvino(model: Model, folder: Path) -> Path:
