@@ -45,7 +45,7 @@ class Home:
     @property
     def leftovers(self) -> list[str]:
         """Temporary files, half-written samples and bundles, saved tracebacks, and workers that still run."""
-        found = [str(path) for path in (self.root / "tmp").rglob("*")]
+        found = [str(path) for path in (self.root / "tmp").rglob("*") if "torchinductor_" not in str(path)]  # PyTorch's
         found += [str(path) for path in (self.root / "cache" / "hasten").glob("errors/*")]
         found += [str(path) for path in self.root.rglob("*.part") if path.exists()]
         return found + [f"worker {pid}" for pid in workers()]
