@@ -166,20 +166,23 @@ def arguments(module: torch.nn.Module, count: int = 0) -> list[str]:
 
 
 def difference(got: Mapping[str, Any], wanted: Mapping[str, Any]) -> float:
-    """The largest difference over all outputs, each as a share of its largest magnitude; infinite for another shape."""
-    import torch
+    """The largest difference over all outputs (tensors or arrays), each as a share of its largest magnitude.
+
+    Infinite for another shape, and where a difference is not a number.
+    """
+    import numpy as np
+
+    def wide(value: Any) -> np.ndarray:
+        return value.double().numpy() if hasattr(value, "double") else np.asarray(value, np.float64)
 
     worst = 0.0
     for name, expected in wanted.items():
-        value = got[name]
-        if value.shape != expected.shape:
+        if tuple(got[name].shape) != tuple(expected.shape):
             return float("inf")
-        if not expected.numel():
-            continue
-        a, b = value.to(torch.float64), expected.to(torch.float64)
-        scale = max(1e-6, float(b.abs().max()))
-        found = float((a - b).abs().max()) / scale
-        worst = max(worst, found if found == found else float("inf"))
+        a, b = wide(got[name]), wide(expected)
+        if b.size:
+            found = float(np.abs(a - b).max()) / max(1e-6, float(np.abs(b).max()))
+            worst = max(worst, found if found == found else float("inf"))
     return worst
 
 

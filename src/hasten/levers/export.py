@@ -15,6 +15,7 @@ from typing import Any
 from hasten.errors import Failed, InvalidInput
 from hasten.formats import pt2
 from hasten.intake import factory
+from hasten.intake.module import difference
 from hasten.levers.base import Case, Need, Prediction, Proposal
 from hasten.levers.modelfile import (
     EXTERNAL_ABOVE_BYTES,
@@ -203,27 +204,13 @@ def check(before: Model, after: Model, case: Case) -> None:
         other = runtime(with_).load(after, exact)
         try:
             for batch in batches:
-                worst = _difference(one.run(batch), other.run(batch))
+                worst = difference(other.run(batch), one.run(batch))
                 if not worst <= TOLERANCE:
                     raise Failed(f"the exported graph's outputs differ by {worst:.2g} of their magnitude")
         finally:
             other.close()
     finally:
         one.close()
-
-
-def _difference(wanted: Mapping[str, Any], got: Mapping[str, Any]) -> float:
-    """The largest difference over all outputs, each as a share of its largest magnitude."""
-    import numpy as np
-
-    worst = 0.0
-    for name, expected in wanted.items():
-        if got[name].shape != expected.shape:
-            return float("inf")
-        if expected.size:
-            a, b = got[name].astype(np.float64), expected.astype(np.float64)
-            worst = max(worst, float(np.abs(a - b).max()) / max(1e-6, float(np.abs(b).max())))
-    return worst
 
 
 def _name(graph: Any, model: Model) -> None:
