@@ -59,7 +59,7 @@ class Quality:
     `value` is the metric itself; `drop` is how much worse than the baseline (positive is worse, whatever the sign of
     the metric), in points for "pt" and in per cent of the baseline's value for "%"; `bound` is what it is at most with
     95% confidence (one-sided), which non-inferiority is judged by. `kind` is "labels" where the data has labels, else
-    "fidelity" to the original model.
+    "fidelity" to the original model. `beside` is the baseline's own value on these samples.
     """
 
     metric: str
@@ -68,6 +68,7 @@ class Quality:
     kind: Literal["labels", "fidelity"]
     samples: int
     bound: float | None = None
+    beside: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -77,6 +78,7 @@ class Quality:
             "bound": self.bound,
             "kind": self.kind,
             "samples": self.samples,
+            "beside": self.beside,
         }
 
     @classmethod
@@ -88,6 +90,7 @@ class Quality:
             data["kind"],
             data["samples"],
             data.get("bound"),
+            data.get("beside"),
         )
 
 

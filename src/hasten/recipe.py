@@ -15,6 +15,10 @@ from hasten.errors import Failed, InvalidInput
 SECTIONS = ("runtime", "runner", "cache")
 
 
+UNSAID: Mapping[str, Any] = {"scheme": "mixed", "transformer": True}
+"""Options that nearly every recipe of their kind has, which one line need not say."""
+
+
 @dataclass(frozen=True)
 class Step:
     """One lever applied to one part of the variant. `options` are what the lever needs to do the same thing again."""
@@ -26,6 +30,20 @@ class Step:
     def to_json(self) -> dict[str, Any]:
         part = {} if self.part == "main" else {"part": self.part}
         return {"lever": self.lever, **part, **self.options}
+
+    def describe(self) -> str:
+        """The lever with what tells its options apart, such as `int8 (smooth 0.5, keep 9)`.
+
+        >>> Step("int8", {"scheme": "mixed", "keep": ["a", "b"], "bias_correction": "full"}).describe()
+        'int8 (keep 2, bias correction full)'
+        """
+        told = [
+            f"{name} {len(value)}" if isinstance(value, list | tuple) else name if value is True else f"{name} {value}"
+            for name, value in self.options.items()
+            if UNSAID.get(name) != value
+        ]
+        inside = ", ".join(told).replace("_", " ")
+        return f"{self.lever} ({inside})" if inside else self.lever
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Step:
@@ -129,7 +147,7 @@ class Recipe:
 
     def describe(self) -> str:
         """One line for a table, such as `int8 | openvino bf16 2x1 | batch 32 sort`."""
-        steps = " + ".join(step.lever for step in self.steps)
+        steps = " + ".join(step.describe() for step in self.steps)
         r = self.runtime
         runtime = [str(r.get("name", "")), str(r.get("precision", ""))]
         if "streams" in r or "threads" in r:

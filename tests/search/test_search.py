@@ -98,6 +98,40 @@ def test_variants_that_share_the_outputs_of_one_that_lost_quality_are_not_confir
     assert len(set(outputs)) == len(outputs)
 
 
+def test_full_precision_that_held_beside_a_loser_is_the_answer_where_nothing_better_holds(store):
+    def tempting(recipe: Recipe) -> Truth:
+        found = truth(recipe)
+        plain = recipe == Recipe((), {"name": "quick", "precision": "fp32"}, {"batch": 8})
+        return found if plain or recipe == BROUGHT else replace(found, confirmed_speed=1.0)
+
+    running, lab = search(store, goal=Goal.parse("throughput", "1pt", (), 90.0), lab=FakeLab(study().goal, tempting))
+    found = running.run()
+    assert found.best.origin == "full-precision"
+    assert found.best.id not in lab.asked, "it was judged beside a loser, and needs no confirmation of its own"
+    assert found.why.startswith("1.50x")
+
+
+def test_the_operators_to_blame_are_sought_once_nothing_quicker_is_left_to_screen(store):
+    order = []
+    goal = study().goal
+
+    class Told(FakeLab):
+        def screen(self, recipe, origin="search", why=""):
+            order.append(recipe)
+            return super().screen(recipe, origin, why)
+
+    def fragile(recipe: Recipe) -> Truth:
+        known = truth(recipe)
+        return replace(known, speed=1.2, drop=5.0) if recipe.has("int8") else known
+
+    given = {name: lever for name, lever in levers().items() if name != "prune"}
+    running, _ = search(store, lab=Told(goal, fragile), given=given, sensitivity=lambda case: order.append("blame"))
+    running.run()
+    lost = next(i for i, recipe in enumerate(order) if recipe != "blame" and recipe.has("int8"))
+    bf16 = next(i for i, recipe in enumerate(order) if recipe != "blame" and recipe.runtime.get("precision") == "bf16")
+    assert lost < bf16 < order.index("blame")
+
+
 def test_a_speed_up_that_is_not_shown_again_is_not_chosen(store):
     lab = FakeLab(study().goal, lambda recipe: replace(truth(recipe), confirmed_speed=1.0))
     running, _ = search(store, lab=lab)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from rich.text import Text
 
 from hasten.measurement import Figure, Trial
@@ -69,9 +71,19 @@ def interval(figure: Figure | None) -> str:
     return f"{low}–{high}"
 
 
-def quality(trial: Trial) -> str:
+def quality(trial: Trial, baseline: Trial | None) -> str:
+    """The metric, on the samples that the baseline's was taken on, so that one column compares.
+
+    A trial judged on other samples shows the baseline's value moved by the difference on those that both ran (the
+    difference estimator of survey sampling; Cochran, Sampling Techniques, 1977, chapter 7), after ~ as an estimate.
+    """
     found = trial.measurement.quality
-    return "–" if found is None else metric_value(found)
+    whole = baseline.measurement.quality if baseline is not None else None
+    if found is None:
+        return "–"
+    if whole is None or found.beside is None or found.beside == whole.value.value:
+        return metric_value(found)
+    return "~" + metric_value(found, replace(found.value, value=whole.value.value + found.value.value - found.beside))
 
 
 def drop(trial: Trial) -> str:

@@ -94,7 +94,7 @@ def in_short(study: Study) -> Table:
             name,
             runtime_words(trial) if trial.origin != "search" else trial.recipe.describe(),
             say(figure),
-            cells.quality(trial),
+            cells.quality(trial, study.baseline),
             cells.speedup(trial),
             style="bold" if trial.id == study.best_id else "",
         )

@@ -56,7 +56,7 @@ def trials_table(study: Study, width: int) -> Table:
     columns: list[tuple[str, Callable[[Trial], str]]] = [
         ("Speed-up", cells.speedup),
         ("95%\ninterval", lambda t: cells.interval(t.speedup)),
-        ("Quality", cells.quality),
+        ("Quality", lambda t: cells.quality(t, study.baseline)),
         ("Drop", cells.drop),
         ("Memory\nMB", lambda t: cells.number(t.measurement.figures.get("peak_memory_mb"))),
         ("Size\nMB", lambda t: cells.number(t.measurement.figures.get("size_mb"))),

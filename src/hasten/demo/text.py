@@ -49,7 +49,7 @@ def demo() -> Demo:
         "hasten.demo.text:samples",
         "hasten.demo.text:probe",
         "2pt",
-        120.0,
+        100.0,
         f"Beside it, without any network: TF-IDF with logistic regression reaches {bag_of_words():.1%} on these texts, "
         "fitted on one half of all of them and judged on the other.",
     )

@@ -279,7 +279,8 @@ class LocalLab:
         """Fresh workers, fresh rounds and the verification samples, for the winner and the baselines beside it.
 
         The first of `beside` is the model as brought. Returns every one of them again, timed anew, in that order with
-        the winner last, whose status says whether it holds; of the others in between only the speed is confirmed.
+        the winner last, whose status says whether it holds; of the others in between only the speed is confirmed, and
+        where the winner does not hold, they are judged as it was.
         """
         start = self.clock()
         brought, *others = beside
@@ -307,29 +308,30 @@ class LocalLab:
             seconds = max(VERIFY_S, budget_s * VERIFY_SHARE / weight)
             expected = self._expected("verification", self.split.verification, seconds)
             indices = self.split.verification[: expected.count]
-            confirmed = []
-            for station, each in zip(stations, everyone, strict=True):
+            confirmed: list[Trial] = []
+            # The winner first: only where it does not hold are the others asked for their outputs, which cost a pass.
+            for station, each in reversed([*zip(stations, everyone, strict=True)]):
                 if each.id in result.errors:
-                    confirmed.append(replace(each, status="failed", reason=result.errors[each.id]))
+                    confirmed.insert(0, replace(each, status="failed", reason=result.errors[each.id]))
                     continue
                 figures = self.figures(station, latencies.get(each.id))
                 speedup, status, reason = ONE, each.status, each.reason
                 quality = each.measurement.quality
+                asked = each is trial or (each is not brought and confirmed[-1].status != "ok")
                 if each is brought:
                     quality = as_quality(self._evaluate(expected.path, expected.path, indices))
-                elif each is not trial:
-                    speedup = self.settled(result.ratios[each.id], stations[0], station)
+                elif self.goal.figure in RESIDENT and asked:
+                    speedup = self._resident_again(stations[0], station, (brought.recipe, each.recipe))
                 else:
+                    speedup = self.settled(result.ratios[each.id], stations[0], station)
+                if asked:
                     path = self._outputs_path(each.recipe, "verification")
                     station.outputs(indices, path)
                     verdict = self._evaluate(expected.path, path, indices)
                     quality = as_quality(verdict)
-                    if self.goal.figure in RESIDENT:
-                        speedup = self._resident_again(stations[0], station, (brought.recipe, each.recipe))
-                    else:
-                        speedup = self.settled(result.ratios[each.id], stations[0], station)
                     status, reason = self._final(speedup, verdict, figures)
-                confirmed.append(
+                confirmed.insert(
+                    0,
                     replace(
                         each,
                         status=status,
@@ -339,7 +341,7 @@ class LocalLab:
                         rounds=result.pairs(each.id),
                         seconds_spent=each.seconds_spent + (self.clock() - start) / len(everyone),
                         final=True,
-                    )
+                    ),
                 )
         return confirmed
 
@@ -532,4 +534,5 @@ def as_quality(verdict: Mapping[str, Any]) -> Quality:
         verdict["kind"],
         verdict["samples"],
         verdict["drop_bound"],
+        verdict["baseline_value"],
     )

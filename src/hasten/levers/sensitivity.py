@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
+from math import inf
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 SCHEMA = "hasten.sensitivity/1"
 CALIBRATION_SAMPLES = 50
 MOST_SAMPLES = 200
+LEAST_SAMPLES = 16
 SECONDS_OF_RUNS = 20.0
 """All passes over the samples take about this long unless the caller says otherwise; slow models see fewer samples."""
 
@@ -176,26 +178,34 @@ def _losses(graph: Any, case: Case, signature: Any, seconds: float, scope: Scope
     shapes = [tuple(array.shape for array in batch.values()) for batch in batches]
     batches = [batches[i] for i in sorted(range(len(batches)), key=lambda i: (-shapes.count(shapes[i]), shapes[i]))]
     run = graph.reference()
-    run(batches[0])
+    reference = _outputs(run, batches, case, seconds / 10)
+    share = seconds / (len(graph.groups) + 1)
     start = perf_counter()
-    reference: list[Any] = []
-    share = seconds / (len(graph.groups) + 2)
-    for batch in batches:
-        reference.append(of_outputs(run(batch), case.workload.output))
-        if perf_counter() - start > share:
-            break
-    batches = batches[: len(reference)]
+    everything = _outputs(graph.only(None), batches[: len(reference)], case, seconds)
+    # What all groups together take is about what each takes, its compilation among it; none may see fewer than a few.
+    passes = (perf_counter() - start) / share
+    count = max(min(LEAST_SAMPLES, len(everything)), int(len(everything) / max(1.0, passes)))
+    batches, reference, everything = batches[:count], reference[:count], everything[:count]
 
     def lost(group: Any) -> tuple[float, float]:
-        run = graph.only(group)
-        return losses(kind, reference, [of_outputs(run(batch), case.workload.output) for batch in batches])
+        return losses(kind, reference, _outputs(graph.only(group), batches, case))
 
-    full = lost(None)
+    full = losses(kind, reference, everything)
     found = {}
     for number, group in enumerate(graph.groups):
         scope.progress(number / len(graph.groups), f"sensitivity of {plain(group.name)}")
         found[group.name] = lost(group)
     return {"kind": kind, "samples": len(batches), "full": {"loss": full[0], "seen": full[1]}, "groups": found}
+
+
+def _outputs(run: Any, batches: Sequence[Any], case: Case, seconds: float = inf) -> list[Any]:
+    """What `run` makes of the batches, as many as fit in the time, the first in any case."""
+    start, found = perf_counter(), []
+    for batch in batches:
+        found.append(of_outputs(run(batch), case.workload.output))
+        if perf_counter() - start > seconds:
+            break
+    return found
 
 
 def _times(

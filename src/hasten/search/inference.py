@@ -45,6 +45,8 @@ RACE_S = 15.0
 """With less time than this left, all of it goes to the confirmation."""
 WORTH_EXPANDING = 0.6
 """A trial slower than this share of the best is not built upon."""
+KEPT = 0.75
+"""What a variant keeps of the speed of INT8 when its fragile operators are not in INT8, as a first guess."""
 CANNOT_WIN = 0.9
 """A proposal predicted below this share of the best is not tried."""
 HEADROOM = 1.8
@@ -104,6 +106,8 @@ class Search:
         self.latest: dict[str, Candidate] = {}
         self.seconds: dict[bool, list[float]] = {True: [], False: []}
         self.lost: list[Recipe] = []
+        self.blamed: dict[str, Trial] = {}
+        self.proven: Trial | None = None
         self.unproven: set[str] = set()
         self.gains: dict[str, float] = {}
         self.used: dict[str, frozenset[str]] = {}
@@ -179,7 +183,10 @@ class Search:
         spent = False
         everything = {"levers": sorted(self.levers), "runtimes": sorted(self.case.runtimes)}
         end = NO_BETTER if self.store.state(self.study.key, "explored") == everything else OUT_OF_TIME
-        while self.queue:
+        while self.queue or self.blamed:
+            if self._time_to_blame():
+                self._measure_sensitivity(self.blamed.pop(next(iter(self.blamed))))
+                continue
             candidate = heapq.heappop(self.queue)
             recipe = candidate.proposal.recipe
             if self.latest[recipe.id] is not candidate:
@@ -201,7 +208,7 @@ class Search:
             elif candidate.phase >= SETTINGS:
                 stale += 1
             if trial.reason.startswith("quality"):
-                self._measure_sensitivity(trial)
+                self.blamed[str(recipe.runtime.get("name", ""))] = trial
                 self._repair(trial)
             elif trial.speedup is not None and (candidate.phase == LATER or self._worth_expanding(trial)):
                 self._expand(trial)
@@ -306,6 +313,16 @@ class Search:
         self.used[recipe.id] = self.used.get(parent.id, frozenset()) | {proposal.lever}
         heapq.heappush(self.queue, candidate)
 
+    def _time_to_blame(self) -> bool:
+        """Whether the operators of a trial that lost quality are now what promises most: they cost as much as trials.
+
+        What keeps the fragile ones out of INT8 will be somewhat slower than INT8 was.
+        """
+        if not self.blamed or not self.queue:
+            return bool(self.blamed)
+        head, trial = self.queue[0], next(iter(self.blamed.values()))
+        return (STRUCTURE, -KEPT * self._speed(trial)) <= (head.phase, head.rank)
+
     def _measure_sensitivity(self, trial: Trial) -> None:
         """A trial lost too much quality: learn which operators are to blame, so that the rest can stay quick."""
         late = self.lab.clock() > self.deadline - self.reserve
@@ -404,6 +421,8 @@ class Search:
             if self.hurried or len(self.lost) == lost or len(reasons) >= CONFIRMATIONS or not self._time_to_screen():
                 break
             self._explore_again()
+        if self.proven is not None:
+            return self.proven, why(self.proven, self.study.goal)
         if not reasons and len(self.trials) == 1:
             return brought, "the budget was too short to try anything: give a larger one with --budget"
         if not reasons:
@@ -468,6 +487,8 @@ class Search:
         for trial in ranked:
             left = self._time_to_decide()
             late = bool(reasons) and left < LATE_S
+            if self.proven is not None and trial.id == self.proven.id:
+                return self.proven
             if len(reasons) >= CONFIRMATIONS:
                 break
             if trial.id in self.unproven or (late and not unchanged(trial)):
@@ -483,6 +504,7 @@ class Search:
             winner = confirmed[-1]
             if winner.status == "ok":
                 return winner
+            self.proven = next((t for t in confirmed[1:-1] if t.status == "ok"), self.proven)
             reasons.append(winner.reason)
             self.unproven.add(winner.id)
             if winner.reason.startswith("quality"):
@@ -507,7 +529,7 @@ class Search:
         """Look anew from all that still stands, now that what had been the best does not."""
         self.store.put_state(self.study.key, "explored", None)
         self.latest.clear()
-        self._measure_sensitivity(self.trials[self.lost[-1].id])
+        self.blamed.setdefault(str(self.lost[-1].runtime.get("name", "")), self.trials[self.lost[-1].id])
         for trial in [*self.trials.values()]:
             if self._counts(trial) and self._worth_expanding(trial):
                 self._expand(trial)
