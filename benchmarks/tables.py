@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.common import RESULTS, ROOT
 
-MARKED = re.compile(r"(<!-- figures:([a-z_]+) -->\n).*?(<!-- /figures -->)", re.DOTALL)
+MARKED = re.compile(r"(<!-- figures:([a-z_]+)( brief)? -->\n).*?(<!-- /figures -->)", re.DOTALL)
 PAGES = ("README.md", "benchmarks/README.md", "docs/**/*.md")
 TITLES = {
     "demo.offline.speedup": "Demo CNN, throughput over ONNX Runtime's defaults",
@@ -61,14 +61,15 @@ def rewritten(page: str, results: Path) -> str:
         path = results / f"{found[2]}.json"
         if not path.is_file():
             missing = f"No full run has been stored yet: `python -m benchmarks.{found[2]}` makes one."
-            return f"{found[1]}\n{missing}\n\n{found[3]}"
-        return f"{found[1]}\n{table(json.loads(path.read_text(encoding='utf-8')))}\n{found[3]}"
+            return f"{found[1]}\n{missing}\n\n{found[4]}"
+        document = json.loads(path.read_text(encoding="utf-8"))
+        return f"{found[1]}\n{table(document, brief=bool(found[3]))}\n{found[4]}"
 
     return MARKED.sub(fill, page)
 
 
-def table(document: Mapping[str, Any]) -> str:
-    """A result file as a Markdown table, with where it was taken in a line below."""
+def table(document: Mapping[str, Any], brief: bool = False) -> str:
+    """A result file as a Markdown table, with where it was taken below, and, unless `brief`, how each figure was."""
     lines = ["| | found | 95% interval | goal | |", "|---|---|---|---|---|"]
     for name, figure in document["figures"].items():
         met = {True: "met", False: "**not met**", None: ""}[figure["met"]]
@@ -81,11 +82,16 @@ def table(document: Mapping[str, Any]) -> str:
         lines.append(f"| {TITLES.get(name, f'`{name}`')} | {found} | {interval} | {goal} | {met} |")
     machine = document["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in document["versions"].items() if name != "hasten")
-    lines += [
-        "",
+    taken = (
         f"Taken on {document['date'][:10]} at commit `{document['commit']}` with `python -m "
         f"benchmarks.{document['benchmark']}` on {machine['cpus']} cores of an {machine['processor']} "
-        f"({', '.join(machine['instructions'])}); {versions}.",
+        f"({', '.join(machine['instructions'])})"
+    )
+    if brief:
+        return "\n".join([*lines, "", f"{taken}.", ""])
+    lines += [
+        "",
+        f"{taken}; {versions}.",
         "",
         "How each was taken:",
         "",

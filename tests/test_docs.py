@@ -159,7 +159,7 @@ def test_every_figure_is_named_with_its_json_key() -> None:
 def test_the_tables_of_figures_have_places_to_be_written_to() -> None:
     for page in (ROOT / "README.md", DOCS / "index.md"):
         assert re.search(
-            r"<!-- figures:inference -->\n.*?<!-- /figures -->", page.read_text(encoding="utf-8"), re.DOTALL
+            r"<!-- figures:inference(?: brief)? -->\n.*?<!-- /figures -->", page.read_text(encoding="utf-8"), re.DOTALL
         )
 
 

@@ -95,6 +95,15 @@ def test_a_table_is_rewritten_between_its_markers_and_twice_is_once(tmp_path: Pa
     assert tables.rewritten(once, tmp_path) == once
 
 
+def test_a_brief_table_leaves_out_how_each_figure_was_taken(tmp_path: Path) -> None:
+    (tmp_path / "toy.json").write_text(json.dumps(DOCUMENT))
+    brief = tables.rewritten("<!-- figures:toy brief -->\n<!-- /figures -->", tmp_path)
+    assert "| `a.speedup` | 5.12× | 4.9 to 5.3 | ≥ 5 | met |" in brief
+    assert "Taken on" in brief
+    assert "How each was taken" not in brief
+    assert tables.rewritten(brief, tmp_path) == brief
+
+
 def test_a_table_without_results_says_so(tmp_path: Path) -> None:
     assert "No full run" in tables.rewritten("<!-- figures:toy -->\n<!-- /figures -->", tmp_path)
 
