@@ -42,7 +42,7 @@ class Reading(TypedDict, total=False):
     `metric` is a name or module:function; `label` the key of the labels; `output` the output that the metric judges;
     `preprocess` module:function, or settings for images; `batch_axis` whether samples carry a batch axis (auto, yes,
     no); `weights` a state dict for a model that module:function makes; `trust` allows files that can run code when
-    they are opened.
+    they are opened; `new_tokens` is how many tokens a language model answers with.
     """
 
     metric: str | None
@@ -52,6 +52,7 @@ class Reading(TypedDict, total=False):
     batch_axis: str
     weights: str | Path | None
     trust: bool
+    new_tokens: int | None
 
 
 # -- machine and model ------------------------------------------------------------------------------------------------
@@ -494,7 +495,7 @@ def _subject(
         served = Served(contents.variant, contents.recipe, contents.signature, contents.padding)
         return _Subject(_prepare(served, data, scenario, reading, on_event), contents.recipe, contents.variant)
     prepared = _prepare(path, data, scenario, reading, on_event)
-    variant = Variant(prepared.workload.brought)
+    variant = prepared.workload.brought
     if recipe is None:
         return _Subject(prepared, brought_recipe(prepared), variant)
     known = recipe if isinstance(recipe, Recipe) else Recipe.read(Path(recipe))

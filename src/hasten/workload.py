@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hasten.model import Model, Tensor
+from hasten.variant import Program, Variant
 
 SCENARIOS = ("single-stream", "multi-stream", "server", "offline", "train")
 Kind = Literal["data", "synthetic"]
@@ -110,11 +111,13 @@ class Workload:
     output: str | None = None
     padding: Padding | None = None
     tokenizer: Model | None = None
+    program: Program = "single"
 
     @property
-    def brought(self) -> dict[str, Model]:
-        """The parts of the variant that was brought."""
-        return {"main": self.model} | ({"tokenizer": self.tokenizer} if self.tokenizer is not None else {})
+    def brought(self) -> Variant:
+        """The variant that was brought."""
+        words = {} if self.tokenizer is None else {"tokenizer": self.tokenizer}
+        return Variant({"main": self.model, **words}, self.program)
 
     @property
     def sha256(self) -> str:
@@ -146,6 +149,7 @@ class Workload:
             "output": self.output,
             "padding": None if self.padding is None else self.padding.to_json(),
             "tokenizer": None if self.tokenizer is None else self.tokenizer.to_json(),
+            "program": self.program,
         }
 
     @classmethod
@@ -158,4 +162,5 @@ class Workload:
             data.get("output"),
             Padding.from_json(data.get("padding")),
             None if data.get("tokenizer") is None else Model.from_json(data["tokenizer"]),
+            data.get("program", "single"),
         )

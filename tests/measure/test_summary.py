@@ -19,7 +19,8 @@ def a_round(seconds: float = 0.5, **more: object) -> dict[str, object]:
 
 
 def test_every_figure_of_a_measurement_has_a_unit_and_a_source() -> None:
-    rounds = [a_round(0.4 + i / 50, latencies_ms=[1.0, 2.0, 3.0]) for i in range(10)]
+    answers = [(0.1, 0.4, 4), (0.2, 0.6, 5)]
+    rounds = [a_round(0.4 + i / 50, latencies_ms=[1.0, 2.0, 3.0], answers=answers) for i in range(10)]
     figures = summarise(rounds, tariff=TARIFF, peak_memory_bytes=5_000_000, size_bytes=3_000_000)
     assert set(figures) == set(FIGURES)
     for name, figure in figures.items():
@@ -29,6 +30,15 @@ def test_every_figure_of_a_measurement_has_a_unit_and_a_source() -> None:
             assert figure.ci95[0] <= figure.value <= figure.ci95[1], name
     assert Measurement.from_json(Measurement(figures).to_json()).figures == figures
     assert set(FIGURE_OF.values()) <= set(figures)
+
+
+def test_the_figures_of_answers_by_hand() -> None:
+    answers = [(0.1, 0.4, 4), (0.2, 0.6, 5), (0.3, 0.3, 1)]
+    figures = summarise([a_round(2.0, answers=answers), a_round(2.0, answers=answers)], tariff=TARIFF)
+    assert figures["tokens_per_s"].value == pytest.approx(5.0)
+    assert figures["ttft_ms"].value == pytest.approx(200.0)
+    assert figures["tpot_ms"].value == pytest.approx(100.0)
+    assert "tokens_per_s" not in summarise([a_round()], tariff=TARIFF)
 
 
 def test_the_arithmetic_by_hand() -> None:

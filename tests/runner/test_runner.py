@@ -225,7 +225,7 @@ def test_what_cannot_run_is_invalid_input(tmp_path):
         open_on(model, "abacus")
     with pytest.raises(InvalidInput, match="does not load"):
         open_on(type(model)(model.path, "gguf", model.sha256, model.signature, model.facts))
-    with pytest.raises(InvalidInput, match="single models"):
+    with pytest.raises(InvalidInput, match="does not run the program"):
         open_runner(Variant({"main": model}, "cascade"), Recipe(), model.signature, None)
     with open_on(model) as opened:
         assert opened.run([]) == []

@@ -1,7 +1,8 @@
 """Brings what people have into a form that runtimes load.
 
 Model files that runtimes read are read as they are. PyTorch modules (made by `module:function`, given in memory, saved
-as an exported program or as a Hugging Face folder) become exported programs of hasten's own form.
+as an exported program or as a Hugging Face folder) become exported programs of hasten's own form. GGUF files become
+decoders in OpenVINO's form.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from typing import Any
 
 from hasten import formats
 from hasten.errors import Failed, InvalidInput
-from hasten.intake import huggingface
+from hasten.intake import gguf, huggingface
 from hasten.model import Model
 from hasten.paths import cache_dir
+from hasten.variant import Program
 
-__all__ = ["load", "tokenizer"]
+__all__ = ["load", "program", "tokenizer"]
 
 OnProgress = Callable[[float | None, str], None]
 
@@ -61,14 +63,23 @@ def load(
         return factory.load(text, _spec(data), models(), weights=state, on_progress=on_progress)
     if huggingface.is_folder(path):
         return huggingface.load(path, models(), trust=trust, on_progress=on_progress)
+    if gguf.is_gguf(path):
+        return gguf.load(path, models(), on_progress)
     return formats.load(path)
 
 
-def tokenizer(source: Any) -> Model | None:
-    """The tokenizer that came with the model, where `source` is a Hugging Face folder that has one."""
-    if not isinstance(source, str | Path) or not huggingface.is_folder(Path(source)):
+def tokenizer(source: Any, model: Model) -> Model | None:
+    """The tokenizer that came with `model`, read from `source`, where that has one."""
+    if not isinstance(source, str | Path):
         return None
-    return huggingface.tokenizer(Path(source), models())
+    if huggingface.is_folder(Path(source)):
+        return huggingface.tokenizer(Path(source), models())
+    return gguf.tokenizer(model)
+
+
+def program(source: Any) -> Program:
+    """How the parts of what `source` names work together."""
+    return "generate" if isinstance(source, str | Path) and gguf.is_gguf(Path(source)) else "single"
 
 
 def models() -> Path:

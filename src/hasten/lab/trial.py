@@ -34,6 +34,7 @@ SCENE_ROUNDS = 8
 """The scene is this many baseline rounds long: variants are quicker, and sorting needs many samples to sort."""
 SCENE_OFFLINE = (32, 256)
 SCENE_SINGLE = (4, 64)
+SCENE_GENERATE = (2, 64)
 """The least and the most samples of a scene; a round of the baseline takes at least the least."""
 SCREEN_ROUNDS = 5
 SCREEN_S = 5.0
@@ -144,15 +145,25 @@ class LocalLab:
         the budget; the race and the confirmation run all of it.
         """
         pool = self.split.selection
-        few = min(len(pool), 16)
+        few = min(len(pool), 2 if self.workload.program == "generate" else 16)
         with self._open(recipe, pool[:few], variant) as probe:
             self._per_sample_s = max(1e-6, probe.opened["round_s"] / few)
+        generates = self.workload.program == "generate"
         least, most = SCENE_SINGLE if self.workload.scenario == "single-stream" else SCENE_OFFLINE
+        if generates:
+            least, most = SCENE_GENERATE
         fill = ROUND_S / self._per_sample_s
-        varied = bool(self.workload.padding)  # sorting by length needs many samples to sort, however slow the baseline
+        # Sorting by length, and decoding together, need many samples, however slow the baseline.
+        varied = bool(self.workload.padding) or generates
         self._scene = pool[: most if varied else max(least, min(most, int(fill * SCENE_ROUNDS)))]
         self._limit = min(len(self._scene), max(least, int(fill)))
         self._repeat = max(1, round(fill / self._limit))
+
+    def _limit_of(self, recipe: Recipe) -> int | None:
+        """How many samples a round of this recipe takes: a whole batch at least."""
+        if self._limit is None:
+            return None
+        return min(len(self._scene), max(self._limit, int(recipe.runner.get("batch", 1))))
 
     # -- screening ------------------------------------------------------------------------------------------------
 
@@ -170,7 +181,7 @@ class LocalLab:
 
     def _screened(self, trial: Trial) -> Trial:
         reference, _ = self._started()
-        with self._open(trial.recipe, self._scene, limit=self._limit) as station:
+        with self._open(trial.recipe, self._scene, limit=self._limit_of(trial.recipe)) as station:
             station.lengthen(len(self._scene), ROUND_S * 2)
             result = self._look([reference, station])
             found = result.ratios.get(station.name)
@@ -253,7 +264,7 @@ class LocalLab:
             contestants = [reference]
             for recipe in recipes:
                 try:
-                    station = stack.enter_context(self._open(recipe, self._scene, limit=self._limit))
+                    station = stack.enter_context(self._open(recipe, self._scene, limit=self._limit_of(recipe)))
                 except HastenError:
                     continue
                 station.lengthen(len(self._scene), ROUND_S * 2)
@@ -287,9 +298,13 @@ class LocalLab:
         everyone = [brought, *(other for other in others if other.id != trial.id), trial]
         weight = sum(1 / each.speedup.value if each.speedup else 1.0 for each in everyone)
         most = int(budget_s * RACE_SHARE / SLOW_ROUNDS / self._per_sample_s / weight)
-        scene = self.split.verification[: max(1, min(len(self._scene), max(self._limit or 1, most)))]
+        least = max(self._limit_of(each.recipe) or 1 for each in everyone)
+        scene = self.split.verification[: max(1, min(len(self._scene), max(least, most)))]
         with ExitStack() as stack:
-            stations = [stack.enter_context(self._open(each.recipe, scene, limit=self._limit)) for each in everyone]
+            stations = [
+                stack.enter_context(self._open(each.recipe, scene, limit=self._limit_of(each.recipe)))
+                for each in everyone
+            ]
             for station in stations:
                 station.limit = None
             result = race(

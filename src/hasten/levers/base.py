@@ -21,7 +21,7 @@ from hasten.goal import Goal
 from hasten.measurement import Trial
 from hasten.model import Operator
 from hasten.recipe import Recipe, Step
-from hasten.variant import Variant
+from hasten.variant import Program, Variant
 from hasten.workload import Split, Workload
 
 
@@ -107,13 +107,22 @@ class Case:
 
 
 class Lever(Protocol):
-    """One technique. `propose` yields best first and nothing that `case.recipe` already has."""
+    """One technique. `propose` yields best first and nothing that `case.recipe` already has.
+
+    A lever that is for more than single models says so in `programs` (see `programs_of`).
+    """
 
     name: str
     needs: frozenset[Need]
 
     def propose(self, case: Case) -> Iterable[Proposal]: ...
     def apply(self, variant: Variant, step: Step, case: Case) -> Variant: ...
+
+
+def programs_of(lever: Lever) -> frozenset[Program]:
+    """The programs that a lever's proposals fit: single models, where it says nothing else."""
+    found: frozenset[Program] = getattr(lever, "programs", frozenset({"single"}))
+    return found
 
 
 @cache
@@ -142,6 +151,7 @@ class SettingsLever:
 
     name: str = ""
     needs: frozenset[Need] = frozenset()
+    programs: frozenset[Program] = frozenset({"single"})
 
     def apply(self, variant: Variant, step: Step, case: Case) -> Variant:
         raise InvalidInput(

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from hasten.levers.base import Case, Prediction, Proposal, SettingsLever
 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
+TOGETHER = 16
+"""Prompts of a language model."""
 
 
 def neighbours(batch: int) -> list[int]:
@@ -22,9 +24,13 @@ def neighbours(batch: int) -> list[int]:
 
 class Batch(SettingsLever):
     name = "batch"
+    programs = frozenset({"single", "generate"})
 
     def propose(self, case: Case) -> Iterable[Proposal]:
         if case.workload.scenario == "single-stream" or case.recipe.runner.get("form"):
+            return
+        if case.workload.program == "generate":
+            yield from self._together(case)
             return
         first = [t.shape[0] for t in case.workload.model.signature.inputs if t.shape]
         if any(isinstance(size, int) for size in first):
@@ -37,3 +43,14 @@ class Batch(SettingsLever):
             yield Proposal(
                 case.recipe.edit("runner", batch=batch), prior, f"batches of {batch} instead of {now}", self.name
             )
+
+    def _together(self, case: Case) -> Iterable[Proposal]:
+        """A step reads every weight once, for one prompt or for many: the more the better, until arithmetic binds."""
+        now = int(case.recipe.runner.get("batch", 1))
+        if case.recipe.runner.get("lookup"):
+            return
+        for batch in (now * 4, now * 2, now // 2):
+            if 1 <= batch <= min(TOGETHER, case.workload.samples.count):
+                gain = Prediction(1.8 if batch > now else 1.02, "prior: one step reads the weights for all prompts")
+                recipe = case.recipe.edit("runner", batch=batch, sort=batch > 1)
+                yield Proposal(recipe, gain, f"{batch} prompts decoded together instead of {now}", self.name)

@@ -34,7 +34,7 @@ from hasten.levers.prediction import (
 )
 from hasten.model import Model
 from hasten.recipe import Step
-from hasten.variant import Variant
+from hasten.variant import Program, Variant
 
 DEFAULTS: dict[str, Any] = {"bits": 8, "symmetric": False, "group": 0, "ratio": 1.0, "keep": []}
 """Every option and its default.
@@ -52,6 +52,7 @@ SMALL_ENOUGH_TO_CACHE = 0.75
 
 class WeightOnly:
     name = "weight_only"
+    programs: frozenset[Program] = frozenset({"single", "generate"})
     needs: frozenset[Need] = frozenset()
 
     def refuse(self, case: Case) -> str | None:
@@ -59,6 +60,8 @@ class WeightOnly:
             return f"there is no weight compression for {runtime_of(case)}"
         if quantises(case.recipe):
             return "the recipe quantises already"
+        if case.workload.program == "generate":
+            return None
         if quantised_already(case):
             return "the model came quantised"
         if not any(kind.lower() in MATMULS for kind in case.workload.model.facts.kinds):
@@ -81,6 +84,8 @@ class WeightOnly:
         if case.goal.optimise == "memory":
             size = smaller(case, BYTES[bits])
             return Prediction(min(size.factor, 1.5), f"{size.source}; the rest of the process stays")
+        if case.workload.program == "generate":
+            return Prediction(1.15, "prior: nearly all of a step is products with weights, in whatever form they are")
         return Prediction(amdahl(*_reading(case, bits)), "roofline: the share of time that reads weights")
 
     def apply(self, variant: Variant, step: Step, case: Case) -> Variant:
@@ -93,13 +98,51 @@ class WeightOnly:
         runtime = str(case.recipe.runtime.get("name") or default_runtime(model.format))
         folder = fresh_folder(case.workdir, self.name)
         if runtime == "openvino":
-            path = save_openvino(compress_openvino(read_openvino(model), options), folder / "model.xml")
+            path = save_openvino(compress_openvino(unpacked(read_openvino(model)), options), folder / "model.xml")
         elif runtime == "onnxruntime":
             need_onnx(model, self.name)
             path = compress_onnx(model, folder / "model.onnx", options)
         else:
             raise InvalidInput(f"weight_only has no toolchain for {runtime}", f"use one of: {', '.join(RUNTIMES)}")
         return variant.with_part(step.part, same_signature(model, formats.inspect(path), self.name))
+
+
+def unpacked(model: Any) -> Any:
+    """The model with weights that came in few bits unpacked to fp16, so that they can be compressed another way."""
+    import numpy as np
+    from openvino import Core, Model
+    from openvino import opset13 as op
+
+    if not _low_bit_constants(model):
+        return model
+    core, made = Core(), {}
+    for node in model.get_ordered_ops():
+        if node.get_type_name() not in ("MatMul", "Gather"):
+            continue
+        for port in node.inputs():
+            source = port.get_source_output()
+            name = source.get_node().get_friendly_name()
+            if source.get_node().get_type_name() == "Constant" or not _constant(source.get_node()):
+                continue
+            if name not in made:
+                value = core.compile_model(Model([source], []), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})([])[0]
+                wide = np.asarray(value)
+                if wide.dtype == np.float32:
+                    half = op.constant(wide.astype(np.float16), name=f"{name}/half")
+                    made[name] = op.convert(half, "f32", name=f"{name}/unpacked").output(0)
+                else:
+                    made[name] = op.constant(wide).output(0)
+            port.replace_source_output(made[name])
+    return model
+
+
+def _constant(node: Any) -> bool:
+    """Whether nothing above `node` depends on an input."""
+    if node.get_type_name() == "Constant":
+        return True
+    if node.get_type_name() in ("Parameter", "ReadValue", "ShapeOf") or not node.get_input_size():
+        return False
+    return all(_constant(value.get_node()) for value in node.input_values())
 
 
 def compress_openvino(model: Any, options: Mapping[str, Any]) -> Any:

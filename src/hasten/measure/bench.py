@@ -21,21 +21,22 @@ if TYPE_CHECKING:
     import numpy as np
 
     from hasten.data import SampleSet
-    from hasten.runner import Runner
+    from hasten.runner import Generator, Runner
 
 STEADY_ROUNDS = 8
 STEADY_GAIN = 0.97
 STEADY_S = 2.0
 """Warming up ends when a round is hardly quicker than the best before it, after this many, or after this long."""
 OPERATORS_S = 2.0
-CHUNK = 256
+CHUNK, SLOW_CHUNK = 256, 4
+"""Samples between two looks at the clock; those of language models are slow."""
 
 
 @dataclass
 class Opened:
     """What a worker keeps between calls."""
 
-    runner: Runner
+    runner: Runner | Generator
     samples: SampleSet
     scenario: str
     scene: Sequence[Mapping[str, np.ndarray]]
@@ -48,7 +49,7 @@ def open(payload: dict[str, Any], scope: Scope) -> dict[str, Any]:
     limit (warm up on the first so many samples of it). Returns seconds to load and to warm up, and of one such round.
     """
     from hasten.data import SampleSet
-    from hasten.runner import open_runner
+    from hasten.runner import Generator, open_runner
 
     samples = SampleSet.open(Path(payload["samples"]))
     scene = [samples[i] for i in payload["indices"]]
@@ -62,6 +63,8 @@ def open(payload: dict[str, Any], scope: Scope) -> dict[str, Any]:
         Padding.from_json(payload["padding"]),
     )
     loaded = time.perf_counter()
+    if isinstance(runner, Generator):
+        runner.to_the_end = True  # the same work in every round, whatever a variant would say
     opened = Opened(runner, samples, payload["scenario"], scene)
     runner.warm(scene)
     part = scene[: payload.get("limit")]
@@ -80,7 +83,8 @@ def open(payload: dict[str, Any], scope: Scope) -> dict[str, Any]:
 
 
 def round(payload: dict[str, Any], scope: Scope) -> dict[str, Any]:
-    """Run the scene `payload["repeat"]` times: seconds, CPU seconds, samples, and latencies in single-stream.
+    """Run the scene `payload["repeat"]` times: seconds, CPU seconds, samples, latencies in single-stream, and the
+    answers of a language model.
 
     `payload["scenario"]` overrides the scenario that the variant was opened for, and `payload["limit"]` takes only the
     first so many samples of the scene.
@@ -95,6 +99,7 @@ def round(payload: dict[str, Any], scope: Scope) -> dict[str, Any]:
         "count": sum(part["count"] for part in parts),
         "latencies_ms": list(itertools.chain.from_iterable(part["latencies_ms"] for part in parts)),
         "cache_hits": sum(part["cache_hits"] for part in parts),
+        "answers": list(itertools.chain.from_iterable(part["answers"] for part in parts)),
     }
 
 
@@ -104,14 +109,16 @@ def outputs(payload: dict[str, Any], scope: Scope) -> dict[str, Any]:
     With `seconds`, no further chunk of samples is begun after that time; `count` says how many were run.
     """
     from hasten.measure.outputs import save
+    from hasten.runner import Generator
 
     opened: Opened = scope.state["opened"]
     indices, seconds = payload["indices"], payload.get("seconds") or math.inf
     results: list[Any] = []
+    size = SLOW_CHUNK if isinstance(opened.runner, Generator) else CHUNK
     start = time.perf_counter()
     while len(results) < len(indices) and (not results or time.perf_counter() - start < seconds):
-        chunk = indices[len(results) : len(results) + CHUNK]
-        results += opened.runner.run([opened.samples[i] for i in chunk])
+        chunk = indices[len(results) : len(results) + size]
+        results += opened.runner.judge([opened.samples[i] for i in chunk])
         scope.progress(len(results) / len(indices), f"outputs of {len(results)} samples")
     save(Path(payload["path"]), results)
     return {"count": len(results)}
@@ -133,6 +140,7 @@ def _run(opened: Opened, scenario: str, scene: Sequence[Mapping[str, np.ndarray]
     if runner.cache is not None:
         runner.cache.clear()
     latencies: list[float] = []
+    answers: list[tuple[float, float, int]] = []
     clock = time.perf_counter
     cpu = time.process_time()
     start = clock()
@@ -143,12 +151,20 @@ def _run(opened: Opened, scenario: str, scene: Sequence[Mapping[str, np.ndarray]
             now = clock()
             latencies.append((now - before) * 1e3)
             before = now
+            answers += _answers(runner)
     else:
         runner.run(scene)
+        answers += _answers(runner)
     return {
         "seconds": clock() - start,
         "cpu_seconds": time.process_time() - cpu,
         "count": len(scene),
         "latencies_ms": latencies,
         "cache_hits": runner.cache_hits,
+        "answers": answers,
     }
+
+
+def _answers(runner: Runner | Generator) -> list[tuple[float, float, int]]:
+    """Of each answer of a language model: seconds to its first token, seconds in all, tokens."""
+    return [(each.first_s, each.whole_s, each.tokens) for each in getattr(runner, "timings", ())]

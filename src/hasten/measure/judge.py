@@ -199,7 +199,7 @@ def _sides(name: str, baseline: Any, variant: Any, labels: Any) -> _Sides:
     if ":" in name:
         return _user_sides(name, baseline, variant, labels, count)
     found, kind = formula(name)
-    if kind == "labels" and labels is None:
+    if kind == "labels" and found.labels and labels is None:
         raise InvalidInput(f"{name} needs labels, and the samples have none", "give labels, or use top1-agreement")
     truth = labels if kind == "labels" else baseline
     with _told(name, variant, truth):
@@ -207,7 +207,7 @@ def _sides(name: str, baseline: Any, variant: Any, labels: Any) -> _Sides:
         both = np.concatenate(rows)
 
         def score(index: Any) -> float:
-            picked = None if kind == "fidelity" else _pick(labels, index % count)
+            picked = None if kind == "fidelity" or labels is None else _pick(labels, index % count)
             return found.final(both[index], picked)
 
         numbers = np.arange(count)

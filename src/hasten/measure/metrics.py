@@ -23,6 +23,7 @@ IGNORED_LABEL = -100
 class Formula:
     """`final(reduce(outputs, labels), labels)` is the score. `mean` says that it is the mean of the reduced rows.
 
+    Where `labels` is False the outputs themselves hold the truth.
     `scale` is what one point ("pt") of the metric is: 0.01 for a metric that lives in 0..1 (or -1..1), else 1.
     """
 
@@ -33,6 +34,7 @@ class Formula:
     mean: bool = False
     scale: float = 0.01
     bounds: tuple[float, float] | None = (0.0, 1.0)
+    labels: bool = True
 
 
 # -- what the model says --------------------------------------------------------------------------------------------
@@ -279,6 +281,14 @@ def _token_loss(outputs: Any, labels: Any) -> Array:
     return np.array(rows, np.float64).reshape(-1, 2)
 
 
+def _scored(outputs: Any, labels: Any) -> Array:
+    """What a language model's runner says of each text: the summed negative log-likelihood, and of how many tokens."""
+    rows = np.asarray(outputs, np.float64)
+    if rows.ndim != 2 or rows.shape[1] != 2:
+        raise ValueError(f"text-perplexity needs (nats, tokens) for each text, not {rows.shape[1:]}")
+    return rows
+
+
 def _perplexity(rows: Array, labels: Any) -> float:
     if rows[:, 1].sum() == 0:
         raise ValueError("perplexity needs at least one label that counts")
@@ -314,6 +324,7 @@ FORMULAS = {
         Formula("mae", _absolute, _mean, higher_is_better=False, mean=True, scale=1.0, bounds=_POSITIVE),
         Formula("rmse", _values, _rmse, higher_is_better=False, scale=1.0, bounds=_POSITIVE),
         Formula("perplexity", _token_loss, _perplexity, higher_is_better=False, scale=1.0, bounds=_POSITIVE),
+        Formula("text-perplexity", _scored, _perplexity, False, scale=1.0, bounds=_POSITIVE, labels=False),
     )
 }
 """By name. f1, precision and recall are scikit-learn's binary score for labels 0 and 1, else the macro mean."""

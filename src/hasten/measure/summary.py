@@ -36,7 +36,24 @@ def summarise(
         time_each = mean_interval([each["seconds"] / each["count"] for each in rounds])
         joules = mean_interval([tariff.joules(each) / each["count"] for each in rounds])
         figures |= _rates(time_each, _energy(rounds, joules, tariff), tariff)
+    answers = [answer for each in rounds for answer in each.get("answers", ())]
+    if answers:
+        figures |= _tokens(rounds, answers)
     return figures | _sizes(peak_memory_bytes, size_bytes)
+
+
+def _tokens(rounds: Sequence[Mapping[str, Any]], answers: Sequence[tuple[float, float, int]]) -> dict[str, Figure]:
+    """Tokens a second in all, and the medians of the time to the first token and of the time for each further one.
+
+    The two times are MLPerf's TTFT and TPOT; prompts that wait for others to be decoded wait in both.
+    """
+    rates = [sum(tokens for _, _, tokens in each["answers"]) / each["seconds"] for each in rounds if each["answers"]]
+    further = [(whole - first) / (tokens - 1) * 1e3 for first, whole, tokens in answers if tokens > 1]
+    found = {
+        "tokens_per_s": mean_interval(rates).figure("/s"),
+        "ttft_ms": percentile_interval([first * 1e3 for first, _, _ in answers], 0.5).figure("ms"),
+    }
+    return found | ({"tpot_ms": percentile_interval(further, 0.5).figure("ms")} if further else {})
 
 
 def summarise_bench(answer: Mapping[str, Any], *, tariff: Tariff, size_bytes: int | None = None) -> dict[str, Figure]:

@@ -1,7 +1,8 @@
 """How samples go through a variant: padded, sorted, bucketed and batched, with order and sizes restored."""
 
+from hasten.runner.generate import Generator
 from hasten.runner.padding import infer, verify
 from hasten.runner.plan import Batch, RunnerSettings, plan
 from hasten.runner.runner import Runner, open_runner
 
-__all__ = ["Batch", "Runner", "RunnerSettings", "infer", "open_runner", "plan", "verify"]
+__all__ = ["Batch", "Generator", "Runner", "RunnerSettings", "infer", "open_runner", "plan", "verify"]

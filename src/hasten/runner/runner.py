@@ -17,6 +17,7 @@ from hasten.recipe import Recipe
 from hasten.runner import cache as response_cache
 from hasten.runner.assembly import Buffers, Layout, assemble, split
 from hasten.runner.cache import Entry, ResponseCache
+from hasten.runner.generate import Generator, open_generator
 from hasten.runner.packing import Packed, assemble_packed, is_packed, split_packed
 from hasten.runner.plan import Batch, RunnerSettings, plan
 from hasten.runner.tokenise import Tokeniser
@@ -38,13 +39,13 @@ def open_runner(
     padding: Padding | None,
     *,
     runtime: Runtime | None = None,
-) -> Runner:
+) -> Runner | Generator:
     """A runner of `variant` under `recipe` that accepts samples of the source model's `signature`.
 
     `runtime` replaces the one that the recipe names. Raises `InvalidInput` for settings that make no sense.
     """
-    if variant.program != "single":
-        raise InvalidInput(f"this version runs single models, not the program {variant.program!r}")
+    if variant.program not in ("single", "generate"):
+        raise InvalidInput(f"this version does not run the program {variant.program!r}")
     model = variant.main
     if runtime is None:
         name = recipe.runtime.get("name") or runtimes.DEFAULT_RUNTIMES.get(model.format)
@@ -54,6 +55,10 @@ def open_runner(
     if model.format not in runtime.accepts:
         accepted = ", ".join(sorted(runtime.accepts))
         raise InvalidInput(f"runtime {runtime.name} does not load {model.format} models", f"it loads: {accepted}")
+    if variant.program == "generate":
+        if recipe.cache:
+            raise InvalidInput("a language model has no response cache yet", "leave [cache] out")
+        return open_generator(runtime, model, variant.parts["tokenizer"].path, recipe.runtime, recipe.runner)
     chosen, base = runtime, Settings.from_recipe(recipe.runtime)
     settings = RunnerSettings.from_recipe(recipe.runner)
     if settings.form != "batch" and padding is not None and not padding.verified:
@@ -129,6 +134,10 @@ class Runner:
         return [
             computed[i] if i in computed else self._known(entry, samples[i]) for i, (entry, _) in enumerate(looked_up)
         ]
+
+    def judge(self, samples: Sequence[Sample]) -> list[Outputs]:
+        """What quality is judged by: the outputs."""
+        return self.run(samples)
 
     def run_one(self, sample: Sample) -> Outputs:
         """The outputs of one sample, as soon as possible."""

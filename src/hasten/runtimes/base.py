@@ -110,8 +110,40 @@ class Session(Protocol):
     def close(self) -> None: ...
 
 
+class DecoderState(Protocol):
+    """Sequences under way together, with all that was fed of them.
+
+    `feed` takes `ids` and `positions` [sequences, fed] and `mask` [sequences, everything fed so far and now], 0 where
+    nothing may look. It gives logits [sequences, rows, vocabulary] of the last `rows` tokens, which the next call
+    overwrites.
+    """
+
+    def feed(self, ids: np.ndarray, mask: np.ndarray, positions: np.ndarray, rows: int) -> np.ndarray: ...
+    def reset(self) -> None: ...
+
+
+class Decoder(Protocol):
+    """A loaded language model. `operators` are those of one decoding step after `context` [1, length]."""
+
+    def begin(self) -> DecoderState: ...
+    def operators(self, context: np.ndarray, repeats: int = 10) -> list[OperatorTime]: ...
+    def close(self) -> None: ...
+
+
+class TextTokenizer(Protocol):
+    """Text to token numbers [length] and back; `end` is the token that ends an answer, if there is one."""
+
+    end: int | None
+
+    def encode(self, text: str) -> np.ndarray: ...
+    def decode(self, ids: np.ndarray) -> str: ...
+
+
 class Runtime(Protocol):
-    """An engine that executes models of the formats it accepts. Raise `InvalidInput` or `Failed` with the cause."""
+    """An engine that executes models of the formats it accepts. Raise `InvalidInput` or `Failed` with the cause.
+
+    One that runs language models also has `decoder(model, settings) -> Decoder` and `tokenizer(path) -> TextTokenizer`.
+    """
 
     name: str
     accepts: frozenset[str]

@@ -19,6 +19,7 @@ OPTIONS: Mapping[str, str] = {
     "hint": "latency (default) or throughput: how OpenVINO chooses streams where `streams` is not given",
     "denormals": "whether tiny numbers become zero (CPU_DENORMALS_OPTIMIZATION)",
     "dynamic_quantization_group_size": "0 turns the CPU's dynamic quantisation of weight-only models off",
+    "kv_cache_precision": "what keys and values of a language model are kept in: u8, u4, bf16, f16 or f32",
     "mmap": "whether weights are mapped from the file (default true)",
     "cache": "a folder that keeps compiled models between loads",
     "properties": "a table of raw device properties",
@@ -31,6 +32,7 @@ _PASSED = {
     "hyper_threading": "ENABLE_HYPER_THREADING",
     "denormals": "CPU_DENORMALS_OPTIMIZATION",
     "dynamic_quantization_group_size": "DYNAMIC_QUANTIZATION_GROUP_SIZE",
+    "kv_cache_precision": "KV_CACHE_PRECISION",
     "cache": "CACHE_DIR",
 }
 
@@ -59,7 +61,7 @@ class Graph:
         try:
             self.core = ov.Core()
             self.core.set_property({"ENABLE_MMAP": mmap})
-            self._model = self.core.read_model(os.fspath(model.path))
+            self.model = self.core.read_model(os.fspath(model.path))
         except Exception as error:
             raise Failed(f"openvino cannot load {self.name}: {readable(error)}") from None
 
@@ -82,8 +84,8 @@ class Graph:
 
     def _reshaped(self, shapes: Mapping[str, tuple[int, ...]] | None) -> Any:
         if shapes is None:
-            return self._model
-        model = self._model.clone()
+            return self.model
+        model = self.model.clone()
         names = {name for port in model.inputs for name in port.get_names()}
         model.reshape({name: list(shape) for name, shape in shapes.items() if name in names})
         return model

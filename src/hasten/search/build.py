@@ -51,7 +51,7 @@ class Builder:
     used: set[str] = field(default_factory=set)
 
     def __call__(self, recipe: Recipe) -> Variant:
-        variant = Variant(self.case.workload.brought)
+        variant = self.case.workload.brought
         for count in range(1, len(recipe.steps) + 1):
             prefix = Recipe(recipe.steps[:count], {"name": recipe.runtime.get("name")})
             variant = self._step(prefix, variant, replace(self.case, recipe=prefix))

@@ -16,7 +16,7 @@ from hasten.goal import Goal
 from hasten.isolate import Limits, run
 from hasten.lab.store import Store
 from hasten.lab.trial import LocalLab
-from hasten.levers import Case, Lever, Proposal, all_levers
+from hasten.levers import Case, Lever, Proposal, all_levers, programs_of
 from hasten.measurement import Figure
 from hasten.paths import cache_dir
 from hasten.recipe import Recipe
@@ -56,7 +56,8 @@ def plan(
 ) -> Plan:
     """Choose levers and runtimes, and lay out the study. Raises `InvalidInput` for names that do not exist."""
     check_names(only, skip, runtimes)
-    levers = choose(all_levers(), only, skip)
+    program = prepared.workload.program
+    levers = {name: each for name, each in choose(all_levers(), only, skip).items() if program in programs_of(each)}
     usable = usable_runtimes(within_reach(prepared.workload.model.format, levers), runtimes)
     study = Study(prepared.workload, goal, device, versions(), seed, notes=prepared.notes)
     folder = cache_dir() / "studies" / study.key[:24]
@@ -173,6 +174,10 @@ def suggest(plan: Plan, recipe: Recipe | None = None, profile: Mapping[str, floa
 def brought_recipe(prepared: Prepared) -> Recipe:
     """The model as people run it today: its usual runtime with default settings, batches in arrival order."""
     workload = prepared.workload
+    if workload.program == "generate":
+        return Recipe(
+            runtime={"name": DEFAULT_RUNTIMES[workload.model.format]}, runner={"new_tokens": prepared.new_tokens}
+        )
     offline = workload.scenario != "single-stream"
     return Recipe(
         runtime={"name": DEFAULT_RUNTIMES[workload.model.format]}, runner={"batch": OFFLINE_BATCH if offline else 1}

@@ -9,18 +9,23 @@ from typing import Any
 
 from hasten import data as samples_of
 from hasten import formats, intake
+from hasten.data.text import AS_TEXT
 from hasten.errors import HastenError, InvalidInput
 from hasten.isolate import Limits, run
 from hasten.measure.quality import metric as known_metric
-from hasten.model import Operator, Signature
+from hasten.model import Model, Operator, Signature
 from hasten.paths import cache_dir
 from hasten.recipe import Recipe
+from hasten.runner.generate import LOSS
 from hasten.runner.packing import is_packed
 from hasten.runtimes import DEFAULT_RUNTIMES
 from hasten.variant import Variant
 from hasten.workload import SCENARIOS, Padding, Workload
 
 OFFLINE_BATCH = 32
+GENERATION_METRIC = "text-perplexity"
+NEW_TOKENS = 64
+"""What a language model answers with, where nothing else is asked for."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +37,7 @@ class Prepared:
     lengths: tuple[int, ...]
     duplicates: float
     notes: tuple[str, ...]
+    new_tokens: int = NEW_TOKENS
 
 
 @dataclass(frozen=True)
@@ -56,6 +62,7 @@ def prepare(
     batch_axis: Any = "auto",
     weights: str | Path | None = None,
     trust: bool = False,
+    new_tokens: int | None = None,
     cpus: Sequence[int] | None = None,
     on_progress: Callable[[float | None, str], None] | None = None,
 ) -> Prepared:
@@ -68,6 +75,11 @@ def prepare(
     if metric is not None:
         known_metric(metric)
     served = model if isinstance(model, Served) else None
+    program = intake.program(model) if served is None else served.variant.program
+    if new_tokens is not None and program != "generate":
+        raise InvalidInput("only a language model has an answer of some length", "leave --new-tokens out")
+    if new_tokens is not None and new_tokens < 1:
+        raise InvalidInput(f"an answer of {new_tokens} tokens makes no sense", "give at least 1")
     if served is not None:
         loaded = replace(served.variant.main, signature=served.signature)
     else:
@@ -76,7 +88,11 @@ def prepare(
         raise InvalidInput(f"no runtime here executes {loaded.format} models", "export the model to ONNX")
     as_brought = DEFAULT_RUNTIMES[loaded.format]
     axis: Any = batch_axis
-    tokenizer = served.variant.parts.get("tokenizer") if served is not None else intake.tokenizer(model)
+    tokenizer = served.variant.parts.get("tokenizer") if served is not None else intake.tokenizer(model, loaded)
+    if program == "generate":
+        return _prepare_generation(
+            loaded, tokenizer, data, scenario, metric, label, preprocess, new_tokens or NEW_TOKENS, served
+        )
     samples = samples_of.ingest(
         data,
         loaded,
@@ -139,6 +155,39 @@ def prepare(
         found["duplicates"],
         tuple(notes),
     )
+
+
+def _prepare_generation(
+    model: Model,
+    tokenizer: Model | None,
+    data: Any,
+    scenario: str,
+    metric: str | None,
+    label: str | None,
+    preprocess: str | None,
+    new_tokens: int,
+    served: Served | None,
+) -> Prepared:
+    """The same for a language model: its samples are texts, to be gone on from and to be foreseen."""
+    if data is None:
+        raise InvalidInput("a language model needs texts of yours to be judged by", "give them with --data TEXTS.jsonl")
+    if metric not in (None, GENERATION_METRIC):
+        raise InvalidInput(f"a language model is judged by {GENERATION_METRIC}, not by {metric}", "leave --metric out")
+    if tokenizer is None:
+        raise InvalidInput(f"{model.path.name} has no tokenizer", "convert the model again")
+    samples = samples_of.ingest(
+        data, replace(model, signature=AS_TEXT), cache_dir() / "samples", label=label, preprocess=preprocess
+    )
+    workload = Workload(model, samples, GENERATION_METRIC, scenario, LOSS, None, tokenizer, "generate")
+    if served is not None:
+        new_tokens = int(served.recipe.runner.get("new_tokens", new_tokens))
+    notes = [
+        f"every text is gone on from with {new_tokens} tokens, chosen greedily, and not ended before",
+        "quality is the perplexity of your texts: how well the model foresees them",
+    ]
+    if samples.count < 64:
+        notes.append(f"only {samples.count} samples: a small loss of quality cannot be told from none")
+    return Prepared(workload, (), (), 0.0, tuple(notes), new_tokens)
 
 
 def served_json(served: Served) -> dict[str, Any]:

@@ -1,0 +1,26 @@
+"""The precision of a language model's keys and values: fewer bits are less to read for every token of a long text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hasten.levers.base import Case, Prediction, Proposal, SettingsLever
+from hasten.levers.prediction import runtime_of
+
+CHOICES = ("u8", "bf16", "f32")
+"""OpenVINO's own default on a CPU is u8; the wider ones spare the work of unpacking where texts are short."""
+PRIOR = Prediction(1.03, "prior: attention is a small part of a short text's time")
+
+
+class KvCache(SettingsLever):
+    name = "kv_cache"
+    programs = frozenset({"generate"})
+
+    def propose(self, case: Case) -> Iterable[Proposal]:
+        if runtime_of(case) != "openvino":
+            return
+        now = case.recipe.runtime.get("kv_cache_precision", "u8")
+        for choice in CHOICES:
+            if choice != now:
+                recipe = case.recipe.edit("runtime", kv_cache_precision=choice)
+                yield Proposal(recipe, PRIOR, f"keys and values kept in {choice}", self.name)

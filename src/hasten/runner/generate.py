@@ -1,0 +1,343 @@
+"""Drives texts through a decoder: prompts batched, tokens chosen greedily, drafts looked up, texts scored.
+
+Greedy decoding, so that two variants differ by their arithmetic alone. Drafts cost nothing but the rows that check
+them: what followed the last few tokens earlier in the text is proposed to follow again (prompt lookup decoding,
+A. Saxena 2023), and only what the model itself would have chosen is kept, so that the text stays the same.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, fields
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from hasten.errors import InvalidInput
+from hasten.model import Model
+from hasten.runtimes.base import Decoder, DecoderState, OperatorTime, Settings, TextTokenizer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import numpy as np
+
+    Sample = Mapping[str, np.ndarray]
+    Outputs = dict[str, np.ndarray]
+
+PROMPT = "text"
+"""What a sample of text holds, and what the answer is called."""
+LOSS = "nll"
+"""Of a scored text: its negative log-likelihood in nats, and over how many tokens."""
+NGRAM = 3
+"""Drafts are looked up by the last so many tokens, then by fewer."""
+SCORED = 512
+"""At most so many tokens of a text are scored, in pieces of `PIECE`."""
+PIECE = 128
+PROFILE_TOKENS = 256
+
+
+@dataclass(frozen=True)
+class GenerateSettings:
+    """`[runner]` of a recipe for a language model.
+
+    `new_tokens` is the most that an answer has; `batch` is how many prompts are decoded together; `sort` puts prompts
+    of like length together; `lookup` is how many tokens a draft has (0: no drafts; only for a batch of one).
+    """
+
+    new_tokens: int = 64
+    batch: int = 1
+    sort: bool = False
+    lookup: int = 0
+
+    @classmethod
+    def read(cls, runner: Mapping[str, Any]) -> GenerateSettings:
+        known = [field.name for field in fields(cls)]
+        unknown = sorted(set(runner) - set(known))
+        if unknown:
+            raise InvalidInput(
+                f"[runner] of a language model has unknown keys: {', '.join(unknown)}", f"keys are: {', '.join(known)}"
+            )
+        for key, least in (("new_tokens", 1), ("batch", 1), ("lookup", 0)):
+            value = runner.get(key, least)
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise InvalidInput(f"[runner] {key} = {value!r} makes no sense", f"give a whole number from {least} up")
+        if not isinstance(runner.get("sort", False), bool):
+            raise InvalidInput(f"[runner] sort is true or false, not {runner['sort']!r}")
+        if runner.get("lookup") and runner.get("batch", 1) > 1:
+            raise InvalidInput("[runner] lookup needs a batch of 1", "leave lookup or batch out")
+        return cls(**runner)
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Of one answer: seconds to its first token, seconds in all, and how many tokens it has."""
+
+    first_s: float
+    whole_s: float
+    tokens: int
+
+
+class Generator:
+    """Answers prompts with a decoder, `streams` batches at once. `run` may be called from several threads.
+
+    `to_the_end` goes on to `new_tokens` whatever the model says: so that what is timed is the same work each time.
+    """
+
+    cache = None
+    cache_hits = cache_lookups = 0
+
+    def __init__(
+        self,
+        load: Callable[[], Decoder],
+        settings: GenerateSettings,
+        tokenizer: TextTokenizer,
+        streams: int = 1,
+    ) -> None:
+        self.settings, self.to_the_end = settings, False
+        self.timings: list[Timing] = []
+        self._load, self._tokenizer = load, tokenizer
+        self._decoder: Decoder | None = None
+        self._idle: list[DecoderState] = []
+        self._lock = threading.Lock()
+        self._pool = ThreadPoolExecutor(max(1, streams), "hasten-generate")
+
+    # -- answers --------------------------------------------------------------------------------------------------
+
+    def run(self, samples: Sequence[Sample]) -> list[Outputs]:
+        """What the model adds to each prompt, in order. `timings` then says how long each answer took."""
+        if not samples:
+            return []
+        start = perf_counter()
+        prompts = [self._encode(sample) for sample in samples]
+        batches = batched([len(prompt) for prompt in prompts], self.settings)
+        answers = self._pool.map(lambda batch: self._answer([prompts[i] for i in batch], start), batches)
+        found: list[Outputs | None] = [None] * len(samples)
+        timings: list[Timing | None] = [None] * len(samples)
+        for batch, (texts, times) in zip(batches, answers, strict=True):
+            for index, text, time in zip(batch, texts, times, strict=True):
+                found[index], timings[index] = text, time
+        self.timings = timings  # type: ignore[assignment]
+        return found  # type: ignore[return-value]
+
+    def run_one(self, sample: Sample) -> Outputs:
+        """The answer to one prompt, as soon as possible."""
+        return self.run([sample])[0]
+
+    def submit(self, sample: Sample) -> Future[Outputs]:
+        """Start one prompt and return at once."""
+        return self._pool.submit(lambda: self._answer([self._encode(sample)], perf_counter())[0][0])
+
+    def tokens(self, sample: Sample) -> Iterator[int]:
+        """The tokens of one answer as they come."""
+        with self._state() as state:
+            for chosen in self._decode(state.state, [self._encode(sample)]):
+                yield from (int(token) for token in chosen[0])
+
+    def judge(self, samples: Sequence[Sample]) -> list[Outputs]:
+        """How well the model foresees each text: what perplexity is made of."""
+        import numpy as np
+
+        found = []
+        for sample in samples:
+            ids = self._encode(sample)[:SCORED]
+            with self._state() as state:
+                found.append({LOSS: np.array(_loss(state.state, ids), np.float64)})
+        return found
+
+    # -- the runner's other duties --------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        with self._lock:
+            if self._decoder is None:
+                self._decoder = self._load()
+
+    def warm(self, samples: Sequence[Sample]) -> None:
+        self.run(samples[: self.settings.batch])
+
+    def operators(self, samples: Sequence[Sample], repeats: int = 10) -> list[OperatorTime]:
+        """Per-operator times of one decoding step after a typical prompt."""
+        self.load()
+        assert self._decoder is not None
+        prompts = sorted((self._encode(sample) for sample in samples), key=len)
+        return self._decoder.operators(prompts[len(prompts) // 2][None, :PROFILE_TOKENS], repeats)
+
+    def close(self) -> None:
+        self._pool.shutdown()
+        self._idle.clear()
+        if self._decoder is not None:
+            self._decoder.close()
+            self._decoder = None
+
+    def __enter__(self) -> Generator:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- inside ---------------------------------------------------------------------------------------------------
+
+    def _encode(self, sample: Sample) -> np.ndarray:
+        ids = self._tokenizer.encode(str(sample[PROMPT]))
+        if not len(ids):
+            raise InvalidInput("a prompt is empty", "give at least one word")
+        return ids
+
+    def _answer(self, prompts: list[np.ndarray], start: float) -> tuple[list[Outputs], list[Timing]]:
+        """The answers of prompts that are decoded together, and how long each took since `start`."""
+        import numpy as np
+
+        answers: list[list[int]] = [[] for _ in prompts]
+        ended = [False] * len(prompts)
+        first: list[float] = []
+        with self._state() as state:
+            for chosen in self._decode(state.state, prompts):
+                first = first or [perf_counter() - start]
+                for row, tokens in enumerate(chosen):
+                    for token in tokens:
+                        ended[row] = ended[row] or (token == self._tokenizer.end and not self.to_the_end)
+                        if not ended[row] and len(answers[row]) < self.settings.new_tokens:
+                            answers[row].append(int(token))
+                if all(done or len(own) >= self.settings.new_tokens for done, own in zip(ended, answers, strict=True)):
+                    break
+        whole = perf_counter() - start
+        texts: list[Outputs] = [
+            {PROMPT: np.array(self._tokenizer.decode(np.array(own, np.int64)) if own else "")} for own in answers
+        ]
+        return texts, [Timing(first[0], whole, len(own)) for own in answers]
+
+    def _decode(self, state: DecoderState, prompts: list[np.ndarray]) -> Iterator[list[list[int]]]:
+        """The tokens that each sequence gains in each step, at most `new_tokens` of them in all steps."""
+        if len(prompts) == 1 and self.settings.lookup:
+            return drafted(state, prompts[0], self.settings.new_tokens, self.settings.lookup)
+        return together(state, prompts, self.settings.new_tokens)
+
+    def _state(self) -> _Lent:
+        self.load()
+        assert self._decoder is not None
+        with self._lock:
+            state = self._idle.pop() if self._idle else self._decoder.begin()
+        state.reset()
+        return _Lent(state, self._idle)
+
+
+@dataclass
+class _Lent:
+    """A state that goes back to the idle ones."""
+
+    state: DecoderState
+    idle: list[DecoderState]
+
+    def __enter__(self) -> _Lent:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.idle.append(self.state)
+
+
+def open_generator(
+    runtime: Any, model: Model, tokenizer: Path, settings: Mapping[str, Any], runner: Mapping[str, Any]
+) -> Generator:
+    """A generator of `model` on `runtime`, by `[runtime]` and `[runner]` of a recipe."""
+    if not hasattr(runtime, "decoder"):
+        raise InvalidInput(f"runtime {runtime.name} does not run language models", 'use name = "openvino"')
+    base = Settings.from_recipe(settings)
+    generator = Generator(
+        lambda: runtime.decoder(model, base),
+        GenerateSettings.read(runner),
+        runtime.tokenizer(tokenizer),
+        base.streams or 1,
+    )
+    generator.load()
+    return generator
+
+
+def batched(lengths: Sequence[int], settings: GenerateSettings) -> list[list[int]]:
+    """Which prompts are decoded together.
+
+    >>> batched([5, 9, 4], GenerateSettings(batch=2, sort=True))
+    [[1, 0], [2]]
+    """
+    order = list(range(len(lengths)))
+    if settings.sort:
+        order.sort(key=lambda i: -lengths[i])  # the longest first: what is left at the end is short
+    return [order[at : at + settings.batch] for at in range(0, len(order), settings.batch)]
+
+
+def together(state: DecoderState, prompts: Sequence[np.ndarray], most: int) -> Iterator[list[list[int]]]:
+    """Decode prompts side by side, the shorter ones padded in front."""
+    import numpy as np
+
+    longest = max(len(prompt) for prompt in prompts)
+    ids = np.zeros((len(prompts), longest), np.int64)
+    mask = np.zeros((len(prompts), longest + most), np.int64)
+    for row, prompt in enumerate(prompts):
+        ids[row, longest - len(prompt) :] = prompt
+        mask[row, longest - len(prompt) :] = 1
+    own = mask.cumsum(axis=1) - 1
+    positions = np.maximum(own, 0)
+    fed = longest
+    chosen = state.feed(ids, mask[:, :fed], positions[:, :fed], 1)[:, -1].argmax(axis=-1)
+    yield [[int(token)] for token in chosen]
+    for _ in range(most - 1):
+        fed += 1
+        chosen = state.feed(chosen[:, None], mask[:, :fed], positions[:, fed - 1 : fed], 1)[:, -1].argmax(axis=-1)
+        yield [[int(token)] for token in chosen]
+
+
+def drafted(state: DecoderState, prompt: np.ndarray, most: int, width: int) -> Iterator[list[list[int]]]:
+    """Decode one prompt, checking drafts of up to `width` tokens. What was turned down is never looked at again."""
+    import numpy as np
+
+    text = [int(token) for token in prompt]
+    whole = np.ones((1, len(prompt)), np.int64)
+    chosen = int(state.feed(prompt[None], whole, np.arange(len(prompt))[None], 1).argmax())
+    text.append(chosen)
+    yield [[chosen]]
+    seen = [1] * len(prompt)  # of all that was fed, what counts
+    made = 1
+    while made < most:
+        draft = look_up(text, min(width, most - made - 1))
+        fed = [text[-1], *draft]
+        mask = np.array([seen + [1] * len(fed)], np.int64)
+        at = len(text) - 1
+        logits = state.feed(np.array([fed]), mask, np.arange(at, at + len(fed))[None], len(fed))[0]
+        wanted = [int(token) for token in logits.argmax(axis=-1)]
+        right = next((i for i, token in enumerate(draft) if token != wanted[i]), len(draft))
+        seen += [1] * (right + 1) + [0] * (len(draft) - right)
+        text += wanted[: right + 1]
+        made += right + 1
+        yield [wanted[: right + 1]]
+
+
+def look_up(text: Sequence[int], width: int) -> list[int]:
+    """What followed the last tokens of `text` where they last stood before, at most `width` of it.
+
+    >>> look_up([1, 2, 3, 9, 1, 2, 3], 2)
+    [9, 1]
+    """
+    if width < 1:
+        return []
+    for length in range(min(NGRAM, len(text) - 1), 0, -1):
+        last = list(text[-length:])
+        for at in range(len(text) - length - 1, -1, -1):
+            if text[at] == last[0] and list(text[at : at + length]) == last:
+                return list(text[at + length : at + length + width])
+    return []
+
+
+def _loss(state: DecoderState, ids: np.ndarray) -> tuple[float, int]:
+    """The summed negative log-likelihood of all tokens but the first, and how many those are."""
+    import numpy as np
+
+    total = 0.0
+    mask = np.ones((1, len(ids)), np.int64)
+    for begin in range(0, len(ids) - 1, PIECE):
+        end = min(begin + PIECE, len(ids) - 1)
+        logits = state.feed(ids[None, begin:end], mask[:, :end], np.arange(begin, end)[None], end - begin)[0]
+        scores = logits.astype(np.float64)
+        top = scores.max(axis=1, keepdims=True)
+        normal = top[:, 0] + np.log(np.exp(scores - top).sum(axis=1))
+        total += float((normal - scores[np.arange(end - begin), ids[begin + 1 : end + 1]]).sum())
+    return total, len(ids) - 1
