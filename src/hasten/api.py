@@ -22,7 +22,7 @@ from hasten.variant import Variant
 from hasten.workload import Split, Workload
 
 if TYPE_CHECKING:
-    from hasten.bundle import LoadedBundle
+    from hasten.bundle import LoadedBundle, LoadedGenerator
     from hasten.device import Device
     from hasten.diagnose.doctor import Doctor
     from hasten.diagnose.profile import Profile
@@ -414,7 +414,7 @@ def save(study: Study, path: str | Path, *, pack: bool = False) -> Path:
     return write(study, best, builder_of(study)(best.recipe), Path(path), pack=pack)
 
 
-def load(path: str | Path, *, trust: bool = False) -> LoadedBundle:
+def load(path: str | Path, *, trust: bool = False) -> LoadedBundle | LoadedGenerator:
     """Open a bundle after checking every hash; call it with inputs. `trust` allows a PyTorch program inside."""
     from hasten.bundle import load as open_bundle
 

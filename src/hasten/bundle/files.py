@@ -18,6 +18,9 @@ def files_of(model: Model, limits: Limits | None = None) -> list[Path]:
     if model.format == "openvino":
         weights = main.with_suffix(".bin")
         return [main, weights] if (model.path.parent / weights).exists() else [main]
+    if model.format == "openvino-tokenizer":
+        back = Path(main.name.replace("_tokenizer", "_detokenizer"))
+        return [file for each in (main, back) for file in (each, each.with_suffix(".bin"))]
     if model.format == "torch":
         raise InvalidInput(
             "a module that torch.export cannot trace lives in its own code, and cannot be bundled",

@@ -7,23 +7,26 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hasten.bundle.generation import BundledGenerator
 from hasten.bundle.manifest import check_files, read_manifest, refuse_code
 from hasten.bundle.pack import MAX_BYTES, unpack
 from hasten.bundle.program import BundledModel
 from hasten.errors import InvalidInput
 from hasten.recipe import Recipe
-from hasten.runtimes.base import runtime
+from hasten.runtimes.base import language_of, runtime
 
 if TYPE_CHECKING:
-    from hasten.runtimes.base import Runtime
+    from hasten.runtimes.base import LanguageRuntime, Runtime
 
 
-class LoadedBundle(BundledModel):
-    """A bundle in use: `loaded(inputs)` gives a dict of arrays; `close()`, or a `with` block, frees it."""
+class _Loaded:
+    """What a bundle is beside what it runs: where it was unpacked to, and a recipe that must be the one written."""
 
-    def __init__(self, folder: Path, engine: Runtime, temporary: Path | None = None) -> None:
+    manifest: dict[str, Any]
+
+    def __init__(self, folder: Path, engine: Runtime | LanguageRuntime, temporary: Path | None = None) -> None:
         self._temporary = temporary
-        super().__init__(folder, engine, verify=False)
+        super().__init__(folder, engine, verify=False)  # type: ignore[call-arg]
         if self.recipe.sha256 != self.manifest.get("recipe_sha256"):
             raise InvalidInput(
                 f"{folder.name}: the recipe in bundle.json was changed", "copy or write the bundle again"
@@ -34,12 +37,20 @@ class LoadedBundle(BundledModel):
         return Recipe.from_json(self.manifest["recipe"])
 
     def close(self) -> None:
-        super().close()
+        super().close()  # type: ignore[misc]
         if self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
 
 
-def load(path: str | Path, *, trust: bool = False, max_bytes: int = MAX_BYTES) -> LoadedBundle:
+class LoadedBundle(_Loaded, BundledModel):
+    """A bundle in use: `loaded(inputs)` gives a dict of arrays; `close()`, or a `with` block, frees it."""
+
+
+class LoadedGenerator(_Loaded, BundledGenerator):
+    """A language model in use: `loaded.answer(prompt)`, `loaded.stream(prompt)`, or `loaded({"text": prompts})`."""
+
+
+def load(path: str | Path, *, trust: bool = False, max_bytes: int = MAX_BYTES) -> LoadedBundle | LoadedGenerator:
     """The bundle at `path`, a folder or a .pack file. Raises `InvalidInput` naming the file that was changed, if any.
 
     `trust` allows a model that can run code when it is opened. A pack is unpacked into a temporary folder, at most
@@ -58,6 +69,8 @@ def load(path: str | Path, *, trust: bool = False, max_bytes: int = MAX_BYTES) -
         manifest = read_manifest(folder)
         check_files(folder, manifest)
         refuse_code(folder, manifest, trust)
+        if manifest.get("program") == "generate":
+            return LoadedGenerator(folder, language_of(_runtime(manifest)), temporary)
         return LoadedBundle(folder, _runtime(manifest), temporary)
     except BaseException:
         if temporary is not None:

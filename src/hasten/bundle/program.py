@@ -22,8 +22,6 @@ from hasten.workload import Padding
 if TYPE_CHECKING:
     import numpy as np
 
-    from hasten.runtimes.base import Runtime
-
     Sample = Mapping[str, np.ndarray]
 
 
@@ -35,7 +33,7 @@ class BundledModel:
     samples come as an object array of arrays. A dict without batch axis is one sample, and so is its answer.
     """
 
-    def __init__(self, folder: str | Path, runtime: Runtime, *, verify: bool = True) -> None:
+    def __init__(self, folder: str | Path, runtime: Any, *, verify: bool = True) -> None:
         self.folder = Path(folder)
         self.manifest = manifest = read_manifest(self.folder)
         if verify:
@@ -61,9 +59,14 @@ class BundledModel:
             tokenizer = None if words is None else inside(self.folder, words["path"]).absolute()
         except (KeyError, TypeError, AttributeError) as error:
             raise InvalidInput(f"{self.folder.name}: bundle.json is incomplete: {error}") from None
-        if manifest["program"] != "single":
-            raise InvalidInput(f"this version runs single models, not the program {manifest['program']!r}")
-        self._runner = Runner(
+        self._runner = self._open(runtime, model, recipe, padding, tokenizer)
+
+    def _open(
+        self, runtime: Any, model: Model, recipe: Mapping[str, Any], padding: Padding | None, tokenizer: Path | None
+    ) -> Any:
+        if self.manifest["program"] != "single":
+            raise InvalidInput(f"this version does not run the program {self.manifest['program']!r}")
+        return Runner(
             lambda settings: runtime.load(model, settings),
             Settings.from_recipe(recipe.get("runtime", {})),
             RunnerSettings.from_recipe(recipe.get("runner", {})),

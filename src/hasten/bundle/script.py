@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from hasten.bundle.flatten import Import, flatten
-from hasten.runtimes.base import Runtime
+from hasten.errors import InvalidInput
+from hasten.runtimes.base import Runtime, language_of
 
 PROGRAM = "hasten.bundle.program"
-ROOTS = ((PROGRAM, "BundledModel"), (PROGRAM, "read_npz"), (PROGRAM, "write_npz"), ("hasten.errors", "HastenError"))
+CLASSES = {"single": (PROGRAM, "BundledModel"), "generate": ("hasten.bundle.generation", "BundledGenerator")}
+ROOTS = ((PROGRAM, "read_npz"), (PROGRAM, "write_npz"), ("hasten.errors", "HastenError"))
 ALSO: tuple[Import, ...] = (
     ("argparse", None, "argparse"),
     ("sys", None, "sys"),
@@ -44,8 +46,8 @@ _TAIL = '''
 # ---- the way in ----
 
 
-class Model(BundledModel):
-    """The model beside this file; see `BundledModel` for what it takes and gives."""
+class Model({base}):
+    """The model beside this file; see `{base}` for what it takes and gives."""
 
     def __init__(self, folder: str | Path = FOLDER, *, verify: bool = True) -> None:
         super().__init__(folder, {runtime}(), verify=verify)
@@ -74,15 +76,20 @@ if __name__ == "__main__":
 '''
 
 
-def run_script(runtime: Runtime, package: str, version: str) -> str:
-    """The text of `run.py` for a bundle on `runtime`, which `package` of PyPI provides; `version` is hasten's."""
-    kind = type(runtime)
-    roots = [*ROOTS, (kind.__module__, kind.__qualname__)]
+def run_script(runtime: Runtime, package: str, version: str, program: str = "single") -> str:
+    """The text of `run.py` for a bundle on `runtime`, which `package` of PyPI provides; `version` is hasten's.
+
+    Raises `InvalidInput` for a program that no bundle runs.
+    """
+    if program not in CLASSES:
+        raise InvalidInput(f"a bundle cannot run the program {program!r} yet")
+    kind = type(language_of(runtime) if program == "generate" else runtime)
+    roots = [CLASSES[program], *ROOTS, (kind.__module__, kind.__qualname__)]
     # `Model` is what callers of run.py import; hasten's handle on a model file takes another name there.
     flat = flatten(roots, ALSO, {"Model": "ModelFile"})
     hints = " = ".join(name for name in flat.hints if name != "np")
     parts = [_HEAD.format(package=package, version=version, imports="\n".join(flat.imports), hints=hints)]
     for name, purpose, text in flat.sections:
         parts.append(f"\n# ---- {name} ----\n# {purpose}\n\n\n{text}\n\n")
-    parts.append(_TAIL.replace("{runtime}", kind.__qualname__))
+    parts.append(_TAIL.replace("{runtime}", kind.__qualname__).replace("{base}", CLASSES[program][1]))
     return "".join(parts)

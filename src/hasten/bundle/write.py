@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from hasten.isolate import Limits
 
 
+WORDS = {"single": ("tokenizers",), "generate": ("openvino-tokenizers",)}
+"""What a bundle needs to turn text into token numbers, by its program."""
+
+
 def write(
     study: Study,
     trial: Trial,
@@ -148,7 +152,7 @@ def _fill(
     folder: Path, study: Study, trial: Trial, variant: Variant, engine: Runtime, limits: Limits | None
 ) -> dict[str, Any]:
     package = _package(engine)
-    words = ("tokenizers",) if "tokenizer" in variant.parts else ()
+    words = WORDS[variant.program] if "tokenizer" in variant.parts else ()
     versions = {name: study.versions.get(name) or version(name) for name in (package, "numpy", *words)}
     parts = {name: _copy(folder, name, model, limits) for name, model in variant.parts.items()}
     for name, text in {
@@ -156,7 +160,7 @@ def _fill(
         "study.json": _json(_without_folders(study).to_json()),
         "requirements.txt": "".join(f"{name}=={number}\n" for name, number in sorted(versions.items())),
         "README.md": readme(study, trial, package),
-        "run.py": run_script(engine, package, version("hasten")),
+        "run.py": run_script(engine, package, version("hasten"), variant.program),
     }.items():
         (folder / name).write_text(text, encoding="utf-8")
     os.chmod(folder / "run.py", 0o755)

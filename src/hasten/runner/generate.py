@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from hasten.errors import InvalidInput
 from hasten.model import Model
-from hasten.runtimes.base import Decoder, DecoderState, OperatorTime, Settings, TextTokenizer
+from hasten.runtimes.base import Decoder, DecoderState, LanguageRuntime, OperatorTime, Settings, TextTokenizer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -129,11 +129,28 @@ class Generator:
         """Start one prompt and return at once."""
         return self._pool.submit(lambda: self._answer([self._encode(sample)], perf_counter())[0][0])
 
-    def tokens(self, sample: Sample) -> Iterator[int]:
-        """The tokens of one answer as they come."""
+    def stream(self, prompt: str) -> Iterator[str]:
+        """One answer in pieces as they come, each whole words or signs of it: together they are what `run` gives."""
+        import numpy as np
+
+        ids: list[int] = []
+        told = ""
         with self._state() as state:
-            for chosen in self._decode(state.state, [self._encode(sample)]):
-                yield from (int(token) for token in chosen[0])
+            for chosen in self._decode(state.state, [self._encode({PROMPT: np.array(prompt)})]):
+                for token in chosen[0]:
+                    if token == self._tokenizer.end or len(ids) == self.settings.new_tokens:
+                        break
+                    ids.append(token)
+                else:
+                    text = self._tokenizer.decode(np.array(ids, np.int64))
+                    if not text.endswith("\ufffd"):  # half a sign: the next token has the other half
+                        yield text[len(told) :]
+                        told = text
+                    continue
+                break
+        text = self._tokenizer.decode(np.array(ids, np.int64)) if ids else ""
+        if text != told:
+            yield text[len(told) :]
 
     def judge(self, samples: Sequence[Sample]) -> list[Outputs]:
         """How well the model foresees each text: what perplexity is made of."""
@@ -237,16 +254,14 @@ class _Lent:
 
 
 def open_generator(
-    runtime: Any, model: Model, tokenizer: Path, settings: Mapping[str, Any], runner: Mapping[str, Any]
+    language: LanguageRuntime, model: Model, tokenizer: Path, settings: Mapping[str, Any], runner: Mapping[str, Any]
 ) -> Generator:
-    """A generator of `model` on `runtime`, by `[runtime]` and `[runner]` of a recipe."""
-    if not hasattr(runtime, "decoder"):
-        raise InvalidInput(f"runtime {runtime.name} does not run language models", 'use name = "openvino"')
+    """A generator of `model` by `[runtime]` and `[runner]` of a recipe."""
     base = Settings.from_recipe(settings)
     generator = Generator(
-        lambda: runtime.decoder(model, base),
+        lambda: language.decoder(model, base),
         GenerateSettings.read(runner),
-        runtime.tokenizer(tokenizer),
+        language.tokenizer(tokenizer),
         base.streams or 1,
     )
     generator.load()

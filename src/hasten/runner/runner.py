@@ -21,7 +21,7 @@ from hasten.runner.generate import Generator, open_generator
 from hasten.runner.packing import Packed, assemble_packed, is_packed, split_packed
 from hasten.runner.plan import Batch, RunnerSettings, plan
 from hasten.runner.tokenise import Tokeniser
-from hasten.runtimes.base import OperatorTime, Runtime, Session, Settings
+from hasten.runtimes.base import OperatorTime, Runtime, Session, Settings, language_of
 from hasten.variant import Variant
 from hasten.workload import Padding
 
@@ -58,7 +58,8 @@ def open_runner(
     if variant.program == "generate":
         if recipe.cache:
             raise InvalidInput("a language model has no response cache yet", "leave [cache] out")
-        return open_generator(runtime, model, variant.parts["tokenizer"].path, recipe.runtime, recipe.runner)
+        language = language_of(runtime)
+        return open_generator(language, model, variant.parts["tokenizer"].path, recipe.runtime, recipe.runner)
     chosen, base = runtime, Settings.from_recipe(recipe.runtime)
     settings = RunnerSettings.from_recipe(recipe.runner)
     if settings.form != "batch" and padding is not None and not padding.verified:

@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import cache
+from importlib import import_module
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -17,6 +18,8 @@ from hasten.errors import InvalidInput
 from hasten.model import Model
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import numpy as np
 
     Batch = Mapping[str, np.ndarray]
@@ -139,10 +142,20 @@ class TextTokenizer(Protocol):
     def decode(self, ids: np.ndarray) -> str: ...
 
 
+class LanguageRuntime(Protocol):
+    """The side of a runtime that runs language models."""
+
+    name: str
+
+    def availability(self) -> Availability: ...
+    def decoder(self, model: Model, settings: Settings) -> Decoder: ...
+    def tokenizer(self, path: Path) -> TextTokenizer: ...
+
+
 class Runtime(Protocol):
     """An engine that executes models of the formats it accepts. Raise `InvalidInput` or `Failed` with the cause.
 
-    One that runs language models also has `decoder(model, settings) -> Decoder` and `tokenizer(path) -> TextTokenizer`.
+    One that runs language models as well names its `LanguageRuntime` in `language`, as module:Class.
     """
 
     name: str
@@ -151,6 +164,19 @@ class Runtime(Protocol):
 
     def availability(self) -> Availability: ...
     def load(self, model: Model, settings: Settings) -> Session: ...
+
+
+def language_of(runtime: Runtime) -> LanguageRuntime:
+    """The side of `runtime` that runs language models, usable here. Raises `InvalidInput` where there is none."""
+    path = getattr(runtime, "language", None)
+    if path is None:
+        raise InvalidInput(f"runtime {runtime.name} does not run language models", 'use name = "openvino"')
+    module, _, name = path.partition(":")
+    found: LanguageRuntime = getattr(import_module(module), name)()
+    available = found.availability()
+    if not available.usable:
+        raise InvalidInput(f"runtime {runtime.name}: {available.reason}", "install it", available.command)
+    return found
 
 
 @cache

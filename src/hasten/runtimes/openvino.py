@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
@@ -15,7 +14,6 @@ from weakref import WeakValueDictionary
 from hasten.errors import Failed, HastenError, InvalidInput
 from hasten.model import Model
 from hasten.runtimes.base import Availability, OperatorTime, Settings, check_settings
-from hasten.runtimes.openvino_decoder import OpenVinoDecoder, OpenVinoTokenizer
 from hasten.runtimes.openvino_graph import OPTIONS, PRECISIONS, Graph, readable
 
 if TYPE_CHECKING:
@@ -36,6 +34,7 @@ class OpenVino:
     name = "openvino"
     accepts = frozenset({"onnx", "openvino"})
     precisions = tuple(PRECISIONS)
+    language = "hasten.runtimes.openvino_decoder:OpenVinoLanguage"
 
     def availability(self) -> Availability:
         try:
@@ -50,13 +49,6 @@ class OpenVino:
     def load(self, model: Model, settings: Settings) -> OpenVinoSession:
         check_settings(self.name, settings, self.precisions, OPTIONS)
         return OpenVinoSession(model, settings, self._graph(model, bool(settings.options.get("mmap", True))))
-
-    def decoder(self, model: Model, settings: Settings) -> OpenVinoDecoder:
-        check_settings(self.name, settings, self.precisions, OPTIONS)
-        return OpenVinoDecoder(model, settings)
-
-    def tokenizer(self, path: Path) -> OpenVinoTokenizer:
-        return OpenVinoTokenizer(path)
 
     def _graph(self, model: Model, mmap: bool) -> Graph:
         """The file as read. Sessions of one model, such as one for each fixed shape, share it and so its weights.

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 import statistics
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hasten.errors import Failed, InvalidInput
-from hasten.runtimes.base import OperatorTime, Settings, fitted
-from hasten.runtimes.openvino_graph import Graph, import_openvino, readable
+from hasten.runtimes.base import Availability, OperatorTime, Settings, check_settings, fitted
+from hasten.runtimes.openvino_graph import OPTIONS, PRECISIONS, Graph, import_openvino, readable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,6 +24,27 @@ if TYPE_CHECKING:
 TOKENIZERS = "openvino_tokenizers"
 ROWS = "rows"
 """The input that `ask_for_rows` adds: which of the fed positions have their logits computed."""
+
+
+class OpenVinoLanguage:
+    """OpenVINO as it runs language models."""
+
+    name = "openvino"
+
+    def availability(self) -> Availability:
+        for package in ("openvino", "openvino-tokenizers"):
+            try:
+                found = version(package)
+            except PackageNotFoundError:
+                return Availability(False, f"the package {package} is not installed", f"pip install {package}")
+        return Availability(True, version=found)
+
+    def decoder(self, model: Model, settings: Settings) -> OpenVinoDecoder:
+        check_settings(self.name, settings, tuple(PRECISIONS), OPTIONS)
+        return OpenVinoDecoder(model, settings)
+
+    def tokenizer(self, path: Path) -> OpenVinoTokenizer:
+        return OpenVinoTokenizer(path)
 
 
 class OpenVinoDecoder:
