@@ -1,7 +1,7 @@
 """The public verbs: load, profile, bench, compare, optimize, build, save, and the studies in the store.
 
-A model is a path, `module:function`, or an `nn.Module`; data is a path, `module:function`, a list of samples or a
-PyTorch data loader. How both are read is said by the keywords of `Reading`, which every verb takes.
+A model is a path, `module:function`, an `nn.Module` or a fitted estimator; data is a path, `module:function`, a list of
+samples or a PyTorch data loader. How both are read is said by the keywords of `Reading`, which every verb takes.
 """
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ def bench(
         figures = summarise_bench(raw, tariff=tariff, size_bytes=size)
     notes = (*subject.prepared.notes, *raw.get("notes", ()))
     return Bench(
-        str(model),
+        _named(model),
         scenario,
         Measurement(figures),
         raw["queries"],
@@ -259,7 +259,7 @@ def compare(
         on_event,
     )
     on_event(Event("stage", "alternating rounds", 0.2))
-    names = (str(a), str(b)) if str(a) != str(b) else (f"{a} (A)", f"{b} (B)")
+    names = (_named(a), _named(b)) if _named(a) != _named(b) else (f"{_named(a)} (A)", f"{_named(b)} (B)")
     try:
         return compare(
             lab,
@@ -492,7 +492,8 @@ def _subject(
         if recipe is not None:
             raise InvalidInput(f"{path} is a bundle and has a recipe of its own", "leave --recipe out")
         contents = read(Path(path), trust=reading.get("trust", False))
-        served = Served(contents.variant, contents.recipe, contents.signature, contents.padding)
+        table = contents.manifest.get("table", {})
+        served = Served(contents.variant, contents.recipe, contents.signature, contents.padding, table)
         return _Subject(_prepare(served, data, scenario, reading, on_event), contents.recipe, contents.variant)
     prepared = _prepare(path, data, scenario, reading, on_event)
     variant = prepared.workload.brought
@@ -524,6 +525,11 @@ def _tariff(device: Device, price: float | None = None, country: str | None = No
     from hasten.costs.tariff import Tariff
 
     return Tariff.here(device.name, max(1, len(device.cpus)), price=price, country=country, pue=pue)
+
+
+def _named(model: Any) -> str:
+    """What reports call a model: its path or name, and the type of one in memory."""
+    return str(model) if isinstance(model, str | Path) else type(model).__name__
 
 
 def _bytes(memory: str | None) -> int | None:

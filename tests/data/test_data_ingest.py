@@ -614,3 +614,21 @@ def test_what_is_written_is_read(tmp_path: Path, shapes: list[tuple[int, int, st
     for sample, expected in zip(found, samples, strict=True):
         assert all(np.array_equal(sample[name], expected[name]) for name in expected)
         assert sample["a"].dtype == np.dtype(dtype)
+
+
+def test_columns_in_order_become_inputs_of_one_number_each(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("first,second,label\n1.5,x,0\n2.5,y,1\n")
+    single = model(a=("float32", ["n", 1]), b=("string", ["n", 1]))
+    found = read(tmp_path / "t.csv", single, tmp_path)
+    assert (found[1]["a"].tolist(), found[1]["b"].tolist()) == ([2.5], ["y"])
+
+
+def test_features_in_parquet_are_found_by_name(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    table = pyarrow.table({"id": [7, 8], "b": [1.0, None], "a": [3.0, 4.0], "label": [0, 1]})
+    parquet.write_table(table, tmp_path / "t.parquet")
+    flat = model(X=("float32", ["n", 2]))
+    found = read(tmp_path / "t.parquet", flat, tmp_path, columns={"X": ["a", "b"]}, missing=True)
+    assert found[0]["X"].tolist() == [3.0, 1.0]
+    assert np.isnan(found[1]["X"][1])

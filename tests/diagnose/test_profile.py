@@ -92,6 +92,14 @@ def test_unknown_arithmetic_is_admitted():
     assert "What bounds it is not known" in words
 
 
+def test_trees_have_no_roof_and_no_best_possible_time():
+    walks = (Operator("conv", "TreeEnsembleClassifier", 0, 400, 0, ("c",)), OPERATORS[1])
+    found = build(SEEN, walks, Recipe(), DEVICE)
+    assert found.rows[0].by == "unknown"
+    assert found.rows[0].fraction is None
+    assert not found.best_us
+
+
 def test_faster_than_the_limit_means_that_the_limit_is_wrong():
     quick = replace(SEEN, times=(OperatorTime("conv", "Convolution", 300.0),), wall_us=Figure(400.0, "us", "measured"))
     said = " ".join(build(quick, OPERATORS, Recipe(), DEVICE).notes)

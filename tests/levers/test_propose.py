@@ -126,6 +126,16 @@ def test_another_runtime_is_proposed_with_its_precision_written_down() -> None:
     assert not list(RuntimeChoice().propose(paper_case(CNN, ORT.with_step(Step("int8")))))
 
 
+def test_openvino_is_tried_once_for_a_converted_estimator() -> None:
+    case = paper_case({"TreeEnsembleClassifier": 1}, ORT)
+    (once,) = RuntimeChoice().propose(case)
+    assert once.recipe.runtime == {"name": "openvino", "precision": "fp32"}
+    failed = Trial("t", once.recipe, "failed", "openvino cannot load forest.onnx: it has no TreeEnsembleClassifier")
+    after = replace(case, recipe=ORT.edit("runtime", streams=2), trials=(failed,))
+    assert not list(RuntimeChoice().propose(after))
+    assert list(RuntimeChoice().propose(replace(paper_case(CNN, ORT.with_step(Step("fuse"))), trials=(failed,))))
+
+
 def test_weights_are_compressed_where_reading_them_takes_the_time() -> None:
     bound = paper_case(ENCODER, OV, operators=matmuls(10))
     factors = [p.gain.factor for p in WeightOnly().propose(bound)]

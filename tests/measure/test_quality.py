@@ -284,3 +284,7 @@ def test_without_labels_the_metric_fits_the_kind_of_output(name: str, output: np
 def test_with_labels_the_metric_is_accuracy_or_rmse() -> None:
     assert default_metric(signature("y"), True, np.ones(10)) == "accuracy"
     assert default_metric(signature("y"), True, {"y": np.ones(1)}, labels=np.array([0.5, 1.5])) == "rmse"
+    assert default_metric(signature("y"), True, {"y": np.ones(1)}, labels=np.array([120, 95])) == "rmse"
+    assert default_metric(signature("y"), True, {"y": np.ones(1)}, labels=np.array([0, 1])) == "accuracy"
+    assert default_metric(signature("y"), True, {"y": np.ones(3)}, labels=np.array([120, 95])) == "accuracy"
+    assert default_metric(signature("y"), True, {"y": np.ones(3)}, labels=np.array(["a", "b"], object)) == "accuracy"

@@ -13,6 +13,7 @@ from importlib.metadata import packages_distributions, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hasten import intake
 from hasten.bundle.files import files_of
 from hasten.bundle.manifest import MANIFEST, SCHEMA, digest, read_manifest
 from hasten.bundle.pack import SUFFIX, is_pack, pack
@@ -184,6 +185,7 @@ def _fill(
             if not words or tensor["name"] in (TEXT, PAIR)
         ],
         "padding": None if study.workload.padding is None else study.workload.padding.to_json(),
+        "table": {key: value for key, value in intake.told(source).items() if key in ("columns", "missing")},
         "device": study.device.to_json(),
         "versions": dict(study.versions),
         "files": {name: digest(folder / name) for name in files},

@@ -20,7 +20,7 @@ Model = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
-        help="ONNX or OpenVINO file, Hugging Face folder, or module:function (PyTorch).",
+        help="ONNX, OpenVINO, .skops, XGBoost or LightGBM file, Hugging Face folder, or module:function.",
         show_default=False,
     ),
 ]
@@ -28,7 +28,7 @@ Subject = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
-        help="ONNX or OpenVINO file, Hugging Face folder, module:function (PyTorch), or a bundle.",
+        help="ONNX, OpenVINO, .skops, XGBoost or LightGBM file, Hugging Face folder, module:function, or a bundle.",
         show_default=False,
     ),
 ]
@@ -78,7 +78,9 @@ Weights = Annotated[
 ]
 Trust = Annotated[
     bool,
-    typer.Option("--trust", help="Open files that can run code when opened, such as .pt2.", rich_help_panel=DATA),
+    typer.Option(
+        "--trust", help="Open files that can run code when opened, such as .pt2 or some .skops.", rich_help_panel=DATA
+    ),
 ]
 BatchAxis = Annotated[
     str,

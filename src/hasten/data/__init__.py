@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -57,6 +57,8 @@ def ingest(
     std: Sequence[float] | None = None,
     layout: Layout | None = None,
     tokenizer: Path | None = None,
+    columns: Mapping[str, Sequence[str]] | None = None,
+    missing: bool = False,
     limits: Limits | None = None,
 ) -> Samples:
     """Read the samples that `spec` names, check them against `model`, and write them under `into`, in a worker.
@@ -66,7 +68,9 @@ def ingest(
     of the labels. `batch_axis` says whether a sample carries the model's batch axis. `limit` keeps that many samples,
     drawn with `seed` (the first ones of a function). `preprocess` is `module:function`, or for images
     `resize=224,mean=...,std=...,layout=nchw`, which stands for the arguments of those names. Text becomes token numbers
-    by `tokenizer`, a tokenizer.json. Raises `InvalidInput` that names what was expected beside what was found.
+    by `tokenizer`, a tokenizer.json. `columns` are the names of each input's features, by which the columns of a table
+    are found; `missing` allows NaN, and empty cells for it. Raises `InvalidInput` that names what was expected beside
+    what was found.
     """
     from hasten.isolate import Limits, WorkerFailed, run
 
@@ -81,6 +85,8 @@ def ingest(
             limit=limit,
             seed=seed,
             tokenizer=tokenizer,
+            columns=columns,
+            missing=missing,
         )
     if preprocess is not None and "=" in preprocess:
         from hasten.data.preprocess import settings
@@ -99,6 +105,8 @@ def ingest(
         "limit": limit,
         "seed": seed,
         "tokenizer": None if tokenizer is None else str(tokenizer.absolute()),
+        "columns": {name: list(titles) for name, titles in (columns or {}).items()},
+        "missing": missing,
         "images": {
             "image_size": None if size is None else list(size),
             "mean": None if mean is None else [float(value) for value in mean],
@@ -142,6 +150,8 @@ def ingest_worker(payload: dict[str, Any], scope: Scope) -> dict[str, Any]:
         seed=payload["seed"],
         images=options,
         tokenizer=None if payload["tokenizer"] is None else Path(payload["tokenizer"]),
+        columns=payload["columns"],
+        missing=payload["missing"],
         progress=scope.progress,
     )
     return samples.to_json()
@@ -159,6 +169,8 @@ def ingest_here(
     seed: int = 0,
     images: ImageOptions | None = None,
     tokenizer: Path | None = None,
+    columns: Mapping[str, Sequence[str]] | None = None,
+    missing: bool = False,
     progress: Any = None,
 ) -> Samples:
     """What `ingest` does, in this process."""
@@ -170,14 +182,14 @@ def ingest_here(
         raise InvalidInput(f"batch_axis is {batch_axis!r}", "say auto, yes or no")
     if limit is not None and limit < 1:
         raise InvalidInput(f"a limit of {limit} leaves no samples", "give at least 1")
-    fitter = Fitter(model.signature, batch_axis)
+    fitter = Fitter(model.signature, batch_axis, columns, missing)
     reader = fitter
     reads_text = tokenizer is not None and spec is not None and Path(str(spec)).suffix not in (".npz", ".npy")
     if reads_text:
         from hasten.data.text import AS_TEXT
 
         reader = Fitter(AS_TEXT)  # what comes is text, and becomes the model's inputs below
-    count, rows, source = _open(spec, reader, label, preprocess, images, seed, counted=limit is not None)
+    count, rows, source = open_rows(spec, reader, label, preprocess, images, seed, counted=limit is not None)
     if reads_text:
         from hasten.data.text import PAIR, with_text, with_tokens
 
@@ -207,7 +219,7 @@ def ingest_here(
         return writer.finish(kind, "; ".join([source, *fitter.notes]))
 
 
-def _open(
+def open_rows(
     spec: Any,
     fitter: Fitter,
     label: str | None,
@@ -255,7 +267,8 @@ def _open(
     from hasten.data import tables
     from hasten.data.fit import Fitter
 
-    total = sum(1 for _ in tables.rows(path, Fitter(fitter.signature), label)) if counted else None
+    again = Fitter(fitter.signature, fitter.batch_axis, fitter.columns, fitter.missing)
+    total = sum(1 for _ in tables.rows(path, again, label)) if counted else None
     return total, _preprocessed(tables.rows(path, fitter, label), preprocess), path.name
 
 

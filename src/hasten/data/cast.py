@@ -29,11 +29,12 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
         ) from None
 
 
-def cast(value: Any, dtype: str, what: str) -> np.ndarray:
+def cast(value: Any, dtype: str, what: str, *, missing: bool = False) -> np.ndarray:
     """`value` as an array of `dtype`. `what` opens the message of the `InvalidInput` for a value that cannot be kept.
 
     Integers must be in range and, in floating point, exact; floating point is rounded to fewer bits but must not
-    overflow; it never becomes an integer. NaN and infinity are refused.
+    overflow; it never becomes an integer. NaN and infinity are refused, but for NaN where it may stand for what is
+    `missing`.
     """
     array = _as_array(value, what)
     if dtype == "string":
@@ -44,7 +45,7 @@ def cast(value: Any, dtype: str, what: str) -> np.ndarray:
         array = array.view(target)  # .npy files forget the name of an ml_dtypes type, not its bits
     if array.dtype.kind in "USO":
         raise _wrong(what, _describe(array), dtype)
-    return _numbers(array, target, dtype, what)
+    return _numbers(array, target, dtype, what, missing)
 
 
 def _as_array(value: Any, what: str) -> np.ndarray:
@@ -75,13 +76,13 @@ def _strings(array: np.ndarray, what: str) -> np.ndarray:
     raise _wrong(what, _describe(array), "string")
 
 
-def _numbers(array: np.ndarray, target: np.dtype[Any], dtype: str, what: str) -> np.ndarray:
+def _numbers(array: np.ndarray, target: np.dtype[Any], dtype: str, what: str, missing: bool) -> np.ndarray:
     floating = array.dtype.kind == "f" or str(array.dtype) in STORED_AS
     to_floating = target.kind == "f" or dtype in STORED_AS
     if array.dtype.kind == "c" and target.kind != "c":
         raise _wrong(what, _describe(array), dtype)
     if floating or array.dtype.kind == "c":
-        _check_finite(array, what)
+        _check_finite(array, what, missing)
     if array.dtype == target:
         return np.ascontiguousarray(array) if array.ndim else array
     if floating and not to_floating and target.kind != "c":
@@ -103,7 +104,7 @@ def _numbers(array: np.ndarray, target: np.dtype[Any], dtype: str, what: str) ->
     with np.errstate(over="ignore", invalid="ignore"):
         result = array.astype(target)
     if floating and to_floating:
-        if array.size and not np.isfinite(result.astype(np.float64)).all():
+        if array.size and np.isinf(result.astype(np.float64)).any():
             raise InvalidInput(f"{what} has values too large for the model's {dtype}", "scale the data")
     elif to_floating and not _exact(array, result):
         raise InvalidInput(
@@ -122,11 +123,11 @@ def _exact(array: np.ndarray, result: np.ndarray) -> bool:
     return bool((wide.astype(np.int64) == array).all())
 
 
-def _check_finite(array: np.ndarray, what: str) -> None:
+def _check_finite(array: np.ndarray, what: str, missing: bool) -> None:
     wide = array if array.dtype.kind in "fc" else array.astype(np.float32)
-    finite = np.isfinite(wide)
+    finite = ~np.isinf(wide) if missing else np.isfinite(wide)
     if not finite.all():
-        kind = "NaN" if np.isnan(wide).any() else "infinite"
+        kind = "NaN" if np.isnan(wide[~finite]).any() else "infinite"
         raise InvalidInput(
             f"{what} has {int((~finite).sum())} {kind} value(s) among {array.size}",
             "remove or replace them: outputs for them cannot be compared",

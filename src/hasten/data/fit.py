@@ -45,10 +45,21 @@ def expects(signature: Signature) -> str:
 
 
 class Fitter:
-    """Checks rows against `signature`; `notes` gathers what was decided, for `Samples.origin`."""
+    """Checks rows against `signature`; `notes` gathers what was decided, for `Samples.origin`.
 
-    def __init__(self, signature: Signature, batch_axis: BatchAxis = "auto") -> None:
+    `columns` are the names of an input's features, where they are known; `missing` says that NaN is a value that the
+    model takes, for a number that is not there.
+    """
+
+    def __init__(
+        self,
+        signature: Signature,
+        batch_axis: BatchAxis = "auto",
+        columns: Mapping[str, Sequence[str]] | None = None,
+        missing: bool = False,
+    ) -> None:
         self.signature, self.batch_axis = signature, batch_axis
+        self.columns, self.missing = dict(columns or {}), missing
         self.notes: dict[str, None] = {}
 
     def note(self, text: str) -> None:
@@ -77,7 +88,7 @@ class Fitter:
         batched: dict[str, int] = {}
         for tensor in self.signature.inputs:
             what = f"{row.where}: input {tensor.name!r}"
-            array = cast(row.inputs[tensor.name], tensor.dtype, what)
+            array = cast(row.inputs[tensor.name], tensor.dtype, what, missing=self.missing)
             source = np.asarray(row.inputs[tensor.name]).dtype
             if source == np.uint8 and tensor.dtype.startswith(("float", "bfloat")):
                 self.note(f"{tensor.name}: uint8 values kept as 0 to 255, not scaled")

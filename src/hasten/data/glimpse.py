@@ -1,4 +1,4 @@
-"""Looks at the first samples before the model's signature is known: it is made from them."""
+"""Looks at the first samples, before or after the model's signature is known."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from hasten.data.fit import LABEL_KEYS, Fitter
 from hasten.errors import InvalidInput
-from hasten.model import Signature, Tensor
+from hasten.model import Model, Signature, Tensor
 
 READS = (".npz", ".npy", ".jsonl")
 
@@ -33,6 +33,30 @@ def peek(spec: Any, names: Sequence[str], count: int) -> list[dict[str, np.ndarr
         return []
     rows = itertools.islice(_rows(spec, path, names), count)
     return [{name: _array(value) for name, value in _chosen(row, names, spec).items()} for row in rows]
+
+
+def first(
+    model: Model,
+    conversion: Mapping[str, Any],
+    *,
+    spec: str,
+    label: str | None = None,
+    preprocess: str | None = None,
+    batch_axis: Any = "auto",
+    count: int = 1000,
+) -> dict[str, np.ndarray] | None:
+    """The first samples of `spec` as one batch of `model`'s; None where they differ in shape.
+
+    `conversion` may name the `columns` of each input, and say that values may be `missing`: see `data.ingest`.
+    """
+    from hasten.data import open_rows
+
+    fitter = Fitter(model.signature, batch_axis, conversion.get("columns"), bool(conversion.get("missing")))
+    _, rows, _ = open_rows(spec, fitter, label, preprocess, None, 0, counted=False)
+    samples = list(itertools.islice((sample for row in rows for sample, _ in fitter.fit(row)), count))
+    if not samples or len({tuple(array.shape for array in sample.values()) for sample in samples}) > 1:
+        return None
+    return {name: np.stack([sample[name] for sample in samples]) for name in samples[0]}
 
 
 def _rows(spec: str, path: Path, names: Sequence[str]) -> Iterator[Mapping[str, Any]]:

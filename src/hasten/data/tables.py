@@ -111,31 +111,68 @@ def _dialect(text: str) -> Any:
 def _columns(
     path: Path, names: list[str], fitter: Fitter, label: str | None
 ) -> tuple[int | None, Callable[[list[str], str], dict[str, Any]]]:
-    """Which column is the label, and how a row's cells become inputs: by name, or stacked into the only input."""
+    """Which column is the label, and how a row's cells become inputs."""
     inputs = fitter.signature.inputs
-    wanted = [tensor.name for tensor in inputs]
-    if label is not None and label not in names:
-        raise InvalidInput(f"{path.name} has no label column {label!r}; it has {', '.join(map(repr, names))}",
-                           "name the label's column with --label")  # fmt: skip
-    chosen = label or next((name for name in LABEL_KEYS if name in names and name not in wanted), None)
-    key = None if chosen is None else names.index(chosen)
-    if all(name in names for name in wanted):
-        fitter.names([name for name in names if name != chosen], path.name)
-        places = [(tensor, names.index(tensor.name)) for tensor in inputs]
-        return key, lambda cells, where: {
-            tensor.name: _cell(cells[at], tensor, where, tensor.name) for tensor, at in places
-        }
+    key = _label_column(path, names, fitter, label)
     features = [at for at in range(len(names)) if at != key]
     if len(inputs) == 1 and inputs[0].dtype == "string" and inputs[0].shape is None:
         return key, lambda cells, where: {names[at]: cells[at] for at in features}  # which is the text is found later
+    places = _places(path, names, features, fitter, key)
+
+    def take(cells: list[str], where: str) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for tensor in inputs:
+            at = places[tensor.name]
+            if isinstance(at, int):
+                found[tensor.name] = _cell(cells[at], tensor, where, names[at], fitter.missing)
+            else:
+                found[tensor.name] = [_number(cells[i], tensor, where, names[i], fitter.missing) for i in at]
+        return found
+
+    return key, take
+
+
+def _label_column(path: Path, names: Sequence[str], fitter: Fitter, label: str | None) -> int | None:
+    if label is not None and label not in names:
+        raise InvalidInput(f"{path.name} has no label column {label!r}; it has {', '.join(map(repr, names))}",
+                           "name the label's column with --label")  # fmt: skip
+    wanted = [tensor.name for tensor in fitter.signature.inputs]
+    chosen = label or next((name for name in LABEL_KEYS if name in names and name not in wanted), None)
+    return None if chosen is None else list(names).index(chosen)
+
+
+def _places(
+    path: Path, names: Sequence[str], features: Sequence[int], fitter: Fitter, key: int | None
+) -> dict[str, int | list[int]]:
+    """Where each input is: the column of its name, those of its features' names, or columns in order."""
+    inputs = fitter.signature.inputs
+    at = {names[place]: place for place in features}
+    if all(tensor.name in at for tensor in inputs):
+        fitter.names(list(at), path.name)
+        return {tensor.name: at[tensor.name] for tensor in inputs}
+    known = [name for tensor in inputs for name in fitter.columns.get(tensor.name, ())]
+    missing = [name for name in known if name not in at]
+    if known and len(missing) < len(known):
+        if missing:
+            raise InvalidInput(
+                f"{path.name} has no column {', '.join(map(repr, missing[:8]))}, which the model was fitted with; "
+                f"it has {', '.join(map(repr, at))}",
+                "name the columns as they were when the model was fitted",
+            )
+        extra = [name for name in at if name not in known]
+        if extra:
+            fitter.note(f"ignored {', '.join(map(repr, extra[:8]))}, which the model does not take")
+        fitter.note("columns were found by the names that the model was fitted with")
+        return {tensor.name: [at[name] for name in fitter.columns[tensor.name]] for tensor in inputs}
     shape = inputs[0].shape if len(inputs) == 1 else None
     if shape is not None and len(shape) == 2 and (not isinstance(shape[1], int) or shape[1] == len(features)):
-        tensor = inputs[0]
-        fitter.note(f"{tensor.name}: {len(features)} columns in order")
-        return key, lambda cells, where: {
-            tensor.name: [_number(cells[at], tensor, where, names[at]) for at in features]
-        }
-    label_note = f" besides the label {chosen!r}" if chosen is not None else " (and no label column)"
+        fitter.note(f"{inputs[0].name}: {len(features)} columns in order")
+        return {inputs[0].name: list(features)}
+    single = all(tensor.shape is not None and len(tensor.shape) == 2 and tensor.shape[1] == 1 for tensor in inputs)
+    if single and len(inputs) == len(features) and not any(tensor.name in at for tensor in inputs):
+        fitter.note(f"{len(features)} columns in the order of the model's inputs")
+        return {tensor.name: place for tensor, place in zip(inputs, features, strict=True)}
+    label_note = f" besides the label {names[key]!r}" if key is not None else " (and no label column)"
     raise InvalidInput(
         f"{path.name} has {len(features)} columns{label_note}: {', '.join(names[at] for at in features[:8])}"
         f"{', ...' if len(features) > 8 else ''}; the model expects {expects(fitter.signature)}",
@@ -144,22 +181,24 @@ def _columns(
     )
 
 
-def _cell(text: str, tensor: Tensor, where: str, column: str) -> Any:
+def _cell(text: str, tensor: Tensor, where: str, column: str, missing: bool) -> Any:
     """One cell as one input: a number or text; a JSON list where the input has axes."""
     if text.lstrip().startswith("[") and tensor.dtype != "string":
         try:
             return json.loads(text)
         except (ValueError, RecursionError):
             raise InvalidInput(f"{where}: column {column!r} is not a JSON list", "write lists as [1, 2, 3]") from None
-    value = text if tensor.dtype == "string" else _number(text, tensor, where, column)
+    value = text if tensor.dtype == "string" else _number(text, tensor, where, column, missing)
     single = tensor.shape is not None and len(tensor.shape) == 2 and tensor.shape[1] == 1
     return [value] if single else value
 
 
-def _number(text: str, tensor: Tensor, where: str, column: str) -> float | int | bool | str:
+def _number(text: str, tensor: Tensor, where: str, column: str, missing: bool) -> float | int | bool | str:
     text = text.strip()
     if tensor.dtype == "string":
         return text
+    if missing and not text and "float" in tensor.dtype:
+        return float("nan")
     if tensor.dtype == "bool" and text.lower() in ("true", "false"):
         return text.lower() == "true"
     try:
@@ -195,15 +234,27 @@ def _parquet(path: Path, fitter: Fitter, label: str | None) -> Iterator[Row]:
     except ImportError:
         raise InvalidInput(f"reading {path.name} needs pyarrow, which is not installed", "install it",
                            "pip install pyarrow") from None  # fmt: skip
-    inputs = [tensor.name for tensor in fitter.signature.inputs]
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
-            fitter.names([name for name in file.schema_arrow.names if name not in (label, *LABEL_KEYS)], path.name)
+            names = list(file.schema_arrow.names)
+            features = [at for at, name in enumerate(names) if name not in (label, *LABEL_KEYS)]
+            places = _places(path, names, features, fitter, None)
             number = 0
             for batch in file.iter_batches(batch_size=64):
                 for record in batch.to_pylist():
-                    yield _split(record, inputs, label, f"{path.name}: row {number}")
+                    where = f"{path.name}: row {number}"
+                    row = _split(record, [tensor.name for tensor in fitter.signature.inputs], label, where)
+                    yield Row(
+                        {name: _of_record(row.inputs, names, at) for name, at in places.items()}, row.label, where
+                    )
                     number += 1
     except (pyarrow.ArrowException, OSError) as error:
         raise InvalidInput(f"{path.name} is not a readable Parquet file: {str(error).splitlines()[0]}",
                            "save it again") from None  # fmt: skip
+
+
+def _of_record(values: Mapping[str, Any], names: Sequence[str], at: int | Sequence[int]) -> Any:
+    """An input's value, or its features' as a list."""
+    if isinstance(at, int):
+        return values[names[at]]
+    return [float("nan") if values[names[place]] is None else values[names[place]] for place in at]

@@ -28,4 +28,10 @@ QUANTISED = frozenset({
 
 FREE = frozenset({"Parameter", "Input", "Result", "Output", "Constant"})
 """A runtime lists these as operators and does not execute them."""
+
+UNRATED = frozenset({
+    "TreeEnsemble", "TreeEnsembleClassifier", "TreeEnsembleRegressor", "SVMClassifier", "SVMRegressor",
+    "LabelEncoder", "CategoryMapper", "DictVectorizer", "TfIdfVectorizer", "Tokenizer", "StringNormalizer",
+})
+"""What these do depends on the data: walking trees and looking words up has no roof of arithmetic or bandwidth."""
 # fmt: on

@@ -8,6 +8,7 @@ from typing import Any
 
 from hasten.device import Device
 from hasten.diagnose.join import coverage, join
+from hasten.diagnose.kinds import UNRATED
 from hasten.diagnose.roofline import PRECISIONS, best_us, roofs
 from hasten.diagnose.rows import OperatorRow, rows
 from hasten.errors import InvalidInput
@@ -161,10 +162,11 @@ def build(
     rated = rows(joined, seen.wall_us.value, limits)
     shares = classes(rated, seen.wall_us.value, seen.session_us.value)
     found = coverage(joined, operators) if operators else 0.0
+    rateable = not any(operator.kind in UNRATED for operator in operators)
     best = {
         precision: Figure(least, "us", f"estimated: roofline, {len(operators)} operators, element-wise ones fused")
         for precision in PRECISIONS
-        if operators and (least := best_us(operators, precision, limits)) is not None
+        if operators and rateable and (least := best_us(operators, precision, limits)) is not None
     }
     warned = list(notes)
     if operators and found < 0.8:

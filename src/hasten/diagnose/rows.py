@@ -8,7 +8,7 @@ from typing import Any
 
 from hasten.costs.roofline import Bound
 from hasten.diagnose.join import Joined
-from hasten.diagnose.kinds import MOVEMENT
+from hasten.diagnose.kinds import MOVEMENT, UNRATED
 from hasten.diagnose.roofline import BYTES_OF, By, Roofs, floors, precision_of
 
 
@@ -77,6 +77,8 @@ def _row(row: Joined, whole: float, limits: Roofs) -> OperatorRow:
     flops = row.flops
     by: By = "unknown"
     roof, unit, fraction = None, "", None
+    if row.kind in UNRATED:
+        flops = size = None
     known = None if flops is None or size is None else floors(flops, size, precision, limits)
     if known is not None and size is not None:
         by = known.by

@@ -1,24 +1,25 @@
 """Brings what people have into a form that runtimes load.
 
 Model files that runtimes read are read as they are. PyTorch modules (made by `module:function`, given in memory, saved
-as an exported program or as a Hugging Face folder) become exported programs of hasten's own form. GGUF files become
-decoders in OpenVINO's form.
+as an exported program or as a Hugging Face folder) become exported programs of hasten's own form. Fitted models of
+scikit-learn, XGBoost and LightGBM (in a file, made by `module:function` or given in memory) become ONNX files. GGUF
+files become decoders in OpenVINO's form.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from hasten import formats
 from hasten.errors import Failed, InvalidInput
-from hasten.intake import gguf, huggingface
+from hasten.intake import classic, gguf, huggingface
 from hasten.model import Model
 from hasten.paths import cache_dir
 from hasten.variant import Program
 
-__all__ = ["load", "program", "tokenizer"]
+__all__ = ["load", "program", "tokenizer", "told"]
 
 OnProgress = Callable[[float | None, str], None]
 
@@ -29,15 +30,20 @@ def load(
     *,
     weights: str | Path | None = None,
     trust: bool = False,
+    reading: Mapping[str, Any] | None = None,
     on_progress: OnProgress | None = None,
 ) -> Model:
-    """The model that `source` names: a file, `module:function`, or an `nn.Module` in memory.
+    """The model that `source` names: a file, `module:function`, or an `nn.Module` or an estimator in memory.
 
-    `data` names the samples, which tell a PyTorch module's inputs where it does not. `weights` is a state dict for
-    the module that `module:function` makes. `trust` allows what can run code on opening, such as a .pt2 file.
+    `data` names the samples, which tell a PyTorch module's inputs where it does not; an estimator and its ONNX form are
+    compared on them, and `reading` says how they are read (label, preprocess, batch_axis). `weights` is a state dict
+    for the module that `module:function` makes. `trust` allows what can run code on opening, such as a .pt2 file.
     """
     if isinstance(source, Model):
         return source
+    samples = {"spec": _spec(data)} | dict(reading or {})
+    if classic.is_estimator(source):
+        return classic.from_memory(source, models(), samples, on_progress)
     if is_module(source):
         from hasten.intake.factory import exported
         from hasten.intake.module import Untraceable
@@ -50,22 +56,34 @@ def load(
                 'write a function that makes it, and name it as "module:function"',
             ) from None
     if not isinstance(source, str | Path):
-        raise InvalidInput(f"a {type(source).__name__} is no model", "give a path, module:function or an nn.Module")
+        raise InvalidInput(
+            f"a {type(source).__name__} is no model", "give a path, module:function, an nn.Module or a fitted estimator"
+        )
     path, text = Path(source), str(source)
+    classic.refuse_pickle(path)
     if weights is not None and (path.exists() or ":" not in text):
         raise InvalidInput("--weights belongs to a model that module:function makes", "leave it out")
+    if classic.is_file(path):
+        return classic.load(path, models(), samples, trust=trust, on_progress=on_progress)
     if path.suffix == ".pt2" and path.is_file():
         return _program(path, trust, data, on_progress)
     if not path.exists() and ":" in text and not text.endswith((".onnx", ".xml")):
         from hasten.intake import factory
 
         state = None if weights is None else str(weights)
-        return factory.load(text, _spec(data), models(), weights=state, on_progress=on_progress)
+        return factory.load(
+            text, _spec(data), models(), weights=state, reading=dict(reading or {}), on_progress=on_progress
+        )
     if huggingface.is_folder(path):
         return huggingface.load(path, models(), trust=trust, on_progress=on_progress)
     if gguf.is_gguf(path):
         return gguf.load(path, models(), on_progress)
     return formats.load(path)
+
+
+def told(model: Model) -> Mapping[str, Any]:
+    """What the conversion of an estimator says beside its ONNX file: see `classic.told`."""
+    return classic.told(model)
 
 
 def tokenizer(source: Any, model: Model) -> Model | None:

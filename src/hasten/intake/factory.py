@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from hasten.errors import Failed, HastenError, InvalidInput
 from hasten.formats import pt2
+from hasten.intake import classic
 from hasten.intake.module import (
     Named,
     Untraceable,
@@ -42,15 +43,17 @@ def load(
     into: Path,
     *,
     weights: str | None = None,
+    reading: Mapping[str, Any] | None = None,
     on_progress: Callable[[float | None, str], None] | None = None,
 ) -> Model:
     """Call the factory in a worker and export what it makes.
 
     `name` is `module:function`, which returns an `nn.Module`, or (module, example inputs with batch axis); or the path
     of a trusted .pt2 file. Without an example, the first samples of `data` tell the inputs. `weights` is a state dict
-    (.safetensors, or .pt read without running code) that is loaded into the module first.
+    (.safetensors, or .pt read without running code) that is loaded into the module first. A fitted estimator becomes an
+    ONNX file, and `reading` says how the samples are read that it is compared on.
     """
-    payload = {"name": name, "data": data, "into": str(into), "weights": weights}
+    payload = {"name": name, "data": data, "into": str(into), "weights": weights, "reading": dict(reading or {})}
     try:
         return Model.from_json(
             run("hasten.intake.factory:make", payload, Limits(seconds=SECONDS), on_progress=on_progress)
@@ -60,14 +63,20 @@ def load(
 
 
 def make(payload: dict[str, Any], scope: Scope) -> dict[str, Any]:
-    """Worker function: call the factory, export the module, and describe the program."""
+    """Worker function: call the factory, export the module, or convert the estimator, and describe what it became."""
     name = payload["name"]
     if name.endswith(".pt2"):
         scope.progress(None, f"opening {Path(name).name}")
         module, example = opened(Path(name))
     else:
         scope.progress(None, f"calling {name}")
-        module, example = made(name, _called(name, resolve(name)))
+        value = _called(name, resolve(name))
+        if classic.is_estimator(value):
+            if payload["weights"]:
+                raise InvalidInput(f"{name} makes an estimator, which takes no --weights", "leave it out")
+            samples = {"spec": payload["data"]} | payload["reading"]
+            return classic.converted(value, file_name(name), Path(payload["into"]), samples, scope).to_json()
+        module, example = made(name, value)
     if payload["weights"]:
         load_weights(module, Path(payload["weights"]))
     scope.progress(None, "exporting the module")
@@ -143,7 +152,8 @@ def made(name: str, value: Any) -> tuple[Any, Any]:
     module, example = value if isinstance(value, tuple) and len(value) == 2 else (value, None)
     if not isinstance(module, torch.nn.Module):
         raise InvalidInput(
-            f"{name} returned a {type(module).__name__}, not an nn.Module", "return the module, or (module, inputs)"
+            f"{name} returned a {type(module).__name__}, not an nn.Module or a fitted estimator",
+            "return the module, or (module, inputs)",
         )
     return module, example
 

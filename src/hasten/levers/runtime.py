@@ -18,6 +18,20 @@ from hasten.levers.prediction import (
 
 FULL_PRECISION = Prediction(1.1, "prior: another runtime's kernels at full precision (0.6x to 2x measured)")
 WORTH_TRYING = 1.2
+CLASSIC = frozenset(
+    {
+        "ArrayFeatureExtractor",
+        "Binarizer",
+        "CategoryMapper",
+        "Imputer",
+        "LabelEncoder",
+        "LinearClassifier",
+        "Normalizer",
+    }
+    | {"LinearRegressor", "OneHotEncoder", "SVMClassifier", "SVMRegressor", "Scaler", "TfIdfVectorizer", "TreeEnsemble"}
+    | {"TreeEnsembleClassifier", "TreeEnsembleRegressor"}
+)
+"""Operators of converted estimators, which OpenVINO does not have: it is tried once, and no lever takes them away."""
 ACCEPTS = {"onnxruntime": ("onnx",), "openvino": ("onnx", "openvino")}
 """The formats that each built-in runtime reads; a plugin's runtime answers for itself."""
 
@@ -46,7 +60,7 @@ class RuntimeChoice(SettingsLever):
 
     def _openvino(self, case: Case) -> Iterable[Proposal]:
         # precision is always written down: OpenVINO's default is bf16 on some processors and fp32 on others
-        if rate(case.device, "bf16") > WORTH_TRYING:
+        if rate(case.device, "bf16") > WORTH_TRYING and not _is_classic(case):
             gain = faster_arithmetic(case, CONVOLUTIONS | MATMULS, "bf16")
             why = "execute on OpenVINO in bf16, which this processor multiplies faster"
             yield Proposal(case.recipe.edit("runtime", name="openvino", precision="bf16"), gain, why, self.name)
@@ -58,8 +72,25 @@ class RuntimeChoice(SettingsLever):
         return [
             name
             for name in case.runtimes
-            if name != runtime_of(case) and model_format in ACCEPTS.get(name, _accepts(name))
+            if name != runtime_of(case)
+            and model_format in ACCEPTS.get(name, _accepts(name))
+            and not _could_not_load(case, name)
         ]
+
+
+def _is_classic(case: Case) -> bool:
+    return not CLASSIC.isdisjoint(case.workload.model.facts.kinds)
+
+
+def _could_not_load(case: Case, name: str) -> bool:
+    """Whether a trial has shown that the runtime does not read what these steps make."""
+    return any(
+        trial.status == "failed"
+        and trial.recipe.runtime.get("name") == name
+        and (trial.recipe.steps == case.recipe.steps or _is_classic(case))
+        and trial.reason.startswith(f"{name} cannot load")
+        for trial in case.trials
+    )
 
 
 def _accepts(name: str) -> frozenset[str]:

@@ -64,7 +64,8 @@ def default_metric(
 ) -> str:
     """The metric that fits one sample's `output` (the first output of the signature, of a dict of them).
 
-    With labels: accuracy, or rmse where the labels (if given) are not whole numbers. Without: top1-agreement for class
+    With labels: accuracy, or rmse where the labels (if given) are not whole numbers, or are more than 0 and 1 and the
+    output is one number. Without: top1-agreement for class
     scores, cosine for embeddings, normalised-error for the rest. Class scores are told by the output's name, by summing
     to one, or by a size that no embedding has; this is a guess, and `--metric` overrides it.
     """
@@ -76,8 +77,7 @@ def default_metric(
         output = output[name]
     values = np.asarray(output)
     if has_labels:
-        whole = labels is None or np.asarray(labels).dtype.kind in "iub"
-        return "accuracy" if whole else "rmse"
+        return "rmse" if labels is not None and _measured(np.asarray(labels), values) else "accuracy"
     if values.dtype.kind != "f":
         return "top1-agreement"
     if values.ndim == 0 or values.shape[-1] == 1:
@@ -94,3 +94,14 @@ def default_metric(
         return "normalised-error"
     unit = math.isclose(float(np.linalg.norm(rows)), 1, abs_tol=1e-3)
     return "cosine" if unit or (values.size >= 64 and values.size % 32 == 0) else "top1-agreement"
+
+
+def _measured(labels: np.ndarray, output: np.ndarray) -> bool:
+    """Whether labels are quantities, and no classes of what gives `output` for a sample."""
+    import numpy as np
+
+    if labels.dtype.kind not in "iubf":
+        return False
+    if labels.dtype.kind == "f" and not np.all(labels == np.round(labels)):
+        return True
+    return output.dtype.kind == "f" and output.size == 1 and labels.ndim == 1 and not np.isin(labels, (0, 1)).all()

@@ -51,9 +51,11 @@ def prepare(payload: dict[str, Any], scope: Scope) -> dict[str, Any]:
         start = time.perf_counter()
         outputs = runner.run(few)
         seconds = (time.perf_counter() - start) / len(few)
-        output = payload.get("output") or _judged(outputs[0], names)
+        output = payload.get("output") or _judged(outputs[0], names, samples.labels)
         first = {name: np.asarray(value) for name, value in outputs[0].items()}
-        chosen = payload.get("metric") or default_metric(model.signature, payload["labels"], first[output])
+        chosen = payload.get("metric") or default_metric(
+            model.signature, payload["labels"], {output: first[output]}, samples.labels
+        )
         more = min(MORE_SAMPLES, len(samples), int(MORE_S / max(seconds, 1e-6)))
         judge(
             chosen,
@@ -131,7 +133,23 @@ def _check_classes(scores: Any, labels: Any, output: str) -> None:
         )
 
 
-def _judged(outputs: dict[str, Any], names: list[str]) -> str:
-    """The first floating-point output, else the first."""
-    floating = [name for name in names if name in outputs and outputs[name].dtype.kind == "f"]
-    return (floating or names)[0]
+def _judged(outputs: dict[str, Any], names: list[str], labels: Any) -> str:
+    """The first floating-point output, else the first.
+
+    Where labels are no class numbers that a score could stand for (text, or numbers beyond the scores), it is the
+    output that gives a class itself.
+    """
+    import numpy as np
+
+    known = {name: np.asarray(outputs[name]) for name in names if name in outputs}
+    floating = [name for name, value in known.items() if value.dtype.kind == "f"]
+    chosen = (floating or [*known])[0]
+    wanted = None if labels is None else np.asarray(labels)
+    if wanted is None or wanted.ndim != 1 or not floating:
+        return chosen
+    text = wanted.dtype.kind in "OU" and isinstance(wanted.flat[0], str)
+    scores = known[chosen].size
+    beyond = wanted.dtype.kind in "iu" and scores > 1 and not 0 <= wanted.min() <= wanted.max() < scores
+    kinds = "OU" if text else "iu"
+    classes = [name for name, value in known.items() if value.size == 1 and value.dtype.kind in kinds]
+    return classes[0] if classes and (text or beyond) else chosen

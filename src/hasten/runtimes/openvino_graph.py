@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -118,6 +119,9 @@ def properties(settings: Settings) -> dict[str, Any]:
 
 def readable(error: Exception) -> str:
     """The message without the `Exception from src/...` lines that lead to it, on one line."""
+    unknown = re.search(r"No conversion rule found for operations: (.+)", str(error))
+    if unknown:
+        return f"it has no {unknown[1].strip()}"
     lines = [line.strip() for line in str(error).splitlines()]
     kept = [line.removeprefix("Caught exception: ") for line in lines if line]
     kept = [line for line in kept if not line.startswith("Exception from ")] or kept

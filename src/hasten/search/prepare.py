@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,12 +42,16 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Served:
-    """What a bundle runs: its variant under its recipe, which takes and gives what `signature` says."""
+    """What a bundle runs: its variant under its recipe, which takes and gives what `signature` says.
+
+    `table` is how the columns of a table become its inputs, where the model as brought knew: see `intake.told`.
+    """
 
     variant: Variant
     recipe: Recipe
     signature: Signature
     padding: Padding | None
+    table: Mapping[str, Any] = field(default_factory=dict)
 
 
 def prepare(
@@ -83,7 +87,8 @@ def prepare(
     if served is not None:
         loaded = replace(served.variant.main, signature=served.signature)
     else:
-        loaded = intake.load(model, data, weights=weights, trust=trust, on_progress=on_progress)
+        reading = {"label": label, "preprocess": preprocess, "batch_axis": batch_axis}
+        loaded = intake.load(model, data, weights=weights, trust=trust, reading=reading, on_progress=on_progress)
     if loaded.format not in DEFAULT_RUNTIMES:
         raise InvalidInput(f"no runtime here executes {loaded.format} models", "export the model to ONNX")
     as_brought = DEFAULT_RUNTIMES[loaded.format]
@@ -93,6 +98,7 @@ def prepare(
         return _prepare_generation(
             loaded, tokenizer, data, scenario, metric, label, preprocess, new_tokens or NEW_TOKENS, served
         )
+    conversion = intake.told(loaded) if served is None else served.table
     samples = samples_of.ingest(
         data,
         loaded,
@@ -101,6 +107,8 @@ def prepare(
         preprocess=preprocess,
         batch_axis=axis,
         tokenizer=None if tokenizer is None else tokenizer.path,
+        columns=conversion.get("columns"),
+        missing=bool(conversion.get("missing")),
     )
     if output is not None and output not in {t.name for t in loaded.signature.outputs}:
         names = ", ".join(t.name for t in loaded.signature.outputs)
@@ -136,7 +144,7 @@ def prepare(
         Padding.from_json(found["padding"]),
         tokenizer if texts else None,
     )
-    notes = []
+    notes = [str(note) for note in conversion.get("notes", ())]
     if texts:
         notes.append("samples are text: every figure includes the time to turn it into token numbers")
     if samples.kind == "synthetic":
