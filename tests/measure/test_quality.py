@@ -284,3 +284,7 @@ def test_without_labels_the_metric_fits_the_kind_of_output(name: str, output: np
 def test_with_labels_the_metric_is_accuracy_or_rmse() -> None:
     assert default_metric(signature("y"), True, np.ones(10)) == "accuracy"
     assert default_metric(signature("y"), True, {"y": np.ones(1)}, labels=np.array([0.5, 1.5])) == "rmse"
+
+
+def test_labels_cannot_be_compared_with_an_embedding() -> None:
+    assert default_metric(signature("sentence_embedding"), True, {"sentence_embedding": np.ones(8)}) == "cosine"

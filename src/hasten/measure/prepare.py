@@ -10,6 +10,7 @@ from typing import Any
 
 from hasten.errors import HastenError, InvalidInput
 from hasten.isolate import Scope
+from hasten.measure.steady import look
 from hasten.model import Model
 from hasten.recipe import Recipe
 from hasten.runtimes import Settings, runtime
@@ -27,7 +28,8 @@ def prepare(payload: dict[str, Any], scope: Scope) -> dict[str, Any]:
 
     `payload`: model, runtime (name), samples (path), labels (bool), metric (or None), output (or None), served (a
     bundle's variant, recipe and padding, to be run instead; or None). Returns padding, lengths (of every sample along
-    the variable axis, or None), duplicates (share of samples that repeat an earlier one), metric, and output.
+    the variable axis, or None), duplicates (share of samples that repeat an earlier one), metric, output, others
+    (outputs that are not judged), and steady (see `measure.steady`; empty for a bundle).
     """
     import numpy as np
 
@@ -53,8 +55,8 @@ def prepare(payload: dict[str, Any], scope: Scope) -> dict[str, Any]:
         seconds = (time.perf_counter() - start) / len(few)
         output = payload.get("output") or _judged(outputs[0], names)
         first = {name: np.asarray(value) for name, value in outputs[0].items()}
-        chosen = payload.get("metric") or default_metric(model.signature, payload["labels"], first[output])
         more = min(MORE_SAMPLES, len(samples), int(MORE_S / max(seconds, 1e-6)))
+        chosen = payload.get("metric") or default_metric(model.signature, payload["labels"], {output: first[output]})
         judge(
             chosen,
             lambda count: outputs if count <= len(outputs) else runner.run([samples[i] for i in range(count)]),
@@ -62,6 +64,7 @@ def prepare(payload: dict[str, Any], scope: Scope) -> dict[str, Any]:
             samples.labels,
             (len(outputs), max(more, len(outputs))),
         )
+        steady = look(runner, few, outputs) if served is None else {}
     finally:
         runner.close()
     pad = known if served is not None else padding.infer(model.signature, samples)
@@ -78,6 +81,8 @@ def prepare(payload: dict[str, Any], scope: Scope) -> dict[str, Any]:
         "duplicates": samples.duplicates(),
         "output": output,
         "metric": chosen,
+        "others": [name for name in first if name != output],
+        "steady": steady,
     }
 
 
