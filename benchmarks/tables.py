@@ -29,6 +29,7 @@ TITLES = {
     "search.ocr.regret": "PP-OCRv4 recogniser, the same",
     "compare.self.coverage": "Intervals that contain 1 when a model is compared with itself",
     "sensitivity.fragile.kept_speedup": "A fragile layer: share of full INT8's speed-up kept, with the accuracy",
+    "awkward.models.handled": "Awkward models that are shipped with the right outputs, or refused with the reason",
     "core.install_mb": "Core install on disk",
     "cli.help_s": "`hasten --help`",
     "parent.peak_memory_mb": "Peak memory of the parent process",

@@ -128,6 +128,15 @@ def test_the_user_can_overrule_the_detection(tmp_path: Path) -> None:
     assert (len(kept), kept[0]["x"].shape) == (1, (2, 4))
 
 
+def test_a_fixed_first_axis_beside_a_free_one_is_no_batch_axis(tmp_path: Path) -> None:
+    recurrent = model(x=("float32", ["batch", 4]), state=("float32", [2, None, 3]))
+    x = np.zeros((5, 4), np.float32)
+    told = refused([{"x": row, "state": np.zeros((2, 3), np.float32)} for row in x], recurrent, tmp_path)
+    assert "the model expects state float32[2, ?, 3], so a sample has 3 axes" in told
+    samples = read([{"x": row, "state": np.zeros((2, 1, 3), np.float32)} for row in x], recurrent, tmp_path)
+    assert samples[0]["state"].shape == (2, 1, 3)
+
+
 def test_samples_of_different_lengths_keep_them(tmp_path: Path) -> None:
     records = [{"ids": list(range(n)), "mask": [1] * n, "label": n / 2} for n in (3, 5, 0, 5)]
     found = read(lines(tmp_path, *records), TEXT, tmp_path)

@@ -132,6 +132,7 @@ def test_a_hugging_face_folder_goes_from_text_to_a_bundle(hasten: Hasten, tmp_pa
     study = json.loads((tmp_path / "study.json").read_text())
     assert study["workload"]["tokenizer"] is not None
     assert any("turn it into token numbers" in note for note in study["notes"])
+    assert "- input `text`: string, [batch]" in (tmp_path / "encoder.bundle" / "README.md").read_text()
     best = next(trial for trial in study["trials"] if trial["id"] == study["best"])
     if best["origin"] == "brought":
         return  # a tiny model on a busy machine: nothing was shown to be faster

@@ -144,6 +144,24 @@ def test_awkward_models_are_taken_or_refused_with_the_reason(tmp_path, name, fou
         np.testing.assert_allclose(got[key], value.detach().float().numpy(), atol=1e-3)
 
 
+@pytest.mark.parametrize(("name", "kind"), [("doubling", "pt2"), ("overwriting", "torch")])
+def test_a_module_that_writes_into_its_inputs_leaves_the_samples_alone(tmp_path, name, kind):
+    model = from_factory(f"torch_models:{name}", None, tmp_path)
+    assert model.format == kind
+    module, example = getattr(torch_models, name)()
+    batch = {"x": example.numpy().copy()}
+    session = runtime("torch").load(model, Settings())
+    first, second = session.run(batch)["output"], session.run(batch)["output"]
+    np.testing.assert_array_equal(batch["x"], example.numpy())
+    np.testing.assert_allclose(first, module.eval()(example.clone()).detach().numpy(), atol=1e-6)
+    np.testing.assert_array_equal(first, second)
+
+
+def test_torchscript_tells_its_inputs_by_its_own_schema(tmp_path):
+    model = from_factory("torch_models:scripted", "torch_models:images", tmp_path)
+    assert [t.name for t in model.signature.inputs] == ["image"]
+
+
 def test_a_function_that_makes_another_model_each_time_is_told_of(tmp_path):
     model = from_factory("torch_models:unseeded", None, tmp_path)
     with pytest.raises(Failed, match="makes another model each time"):

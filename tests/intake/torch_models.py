@@ -85,6 +85,40 @@ def in_place() -> Any:
     return InPlace(), torch.randn(2, 4)
 
 
+class Overwriting(Branches):
+    """It writes into its input and into a buffer, and cannot be exported."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("scratch", torch.zeros(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.scratch.copy_(torch.ones(4))
+        return super().forward(x.mul_(2).add_(self.scratch))
+
+
+def overwriting() -> Any:
+    torch.manual_seed(0)
+    return Overwriting(), torch.randn(2, 4)
+
+
+class Doubling(nn.Module):
+    """It writes into its input."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.mul_(2)
+
+
+def doubling() -> Any:
+    return Doubling(), torch.randn(2, 4)
+
+
+def scripted() -> Any:
+    """TorchScript: `inspect` finds no signature in it."""
+    torch.manual_seed(0)
+    return torch.jit.script(Cnn().eval())
+
+
 class Complex(nn.Module):
     """Complex numbers inside, real ones outside."""
 

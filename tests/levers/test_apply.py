@@ -18,6 +18,7 @@ from hasten.levers.dynamic_int8 import DynamicInt8
 from hasten.levers.fuse import Fuse
 from hasten.levers.int8 import Int8
 from hasten.levers.keep import exactly, matching, patterns_for
+from hasten.levers.modelfile import weight_bytes
 from hasten.levers.precision import Precision
 from hasten.levers.weight_only import WeightOnly
 from hasten.model import Model
@@ -215,3 +216,10 @@ def test_patterns_mean_names_and_names_become_patterns() -> None:
     assert matching(names, [exactly("a/b[0]")]) == ["a/b[0]/WithoutBiases"]
     assert patterns_for(["a/b[0]", "a/b[1]"], ["c"], "a/") == ["a/*"]
     assert patterns_for(["a/b[1]"], ["a/b[0]"], "a/") == ["a/b[[]1]"]
+
+
+def test_weights_over_2_gb_are_counted_without_being_there() -> None:
+    """Protobuf raises for the size of such a message, and every lever that saves the graph would fail."""
+    table = onnx.TensorProto(name="table", data_type=onnx.TensorProto.FLOAT16, dims=(1 << 20, 2048))
+    graph = helper.make_graph([], "large", [], [], [table])
+    assert weight_bytes(helper.make_model(graph)) == 1 << 32

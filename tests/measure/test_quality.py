@@ -288,3 +288,7 @@ def test_with_labels_the_metric_is_accuracy_or_rmse() -> None:
     assert default_metric(signature("y"), True, {"y": np.ones(1)}, labels=np.array([0, 1])) == "accuracy"
     assert default_metric(signature("y"), True, {"y": np.ones(3)}, labels=np.array([120, 95])) == "accuracy"
     assert default_metric(signature("y"), True, {"y": np.ones(3)}, labels=np.array(["a", "b"], object)) == "accuracy"
+
+
+def test_labels_cannot_be_compared_with_an_embedding() -> None:
+    assert default_metric(signature("sentence_embedding"), True, {"sentence_embedding": np.ones(8)}) == "cosine"

@@ -233,3 +233,20 @@ def test_what_cannot_run_is_invalid_input(tmp_path):
             opened.run([{"input_ids": sample["input_ids"]}])
     with open_on(model) as opened, pytest.raises(InvalidInput, match="3 axes in the samples"):
         opened.run([{name: array.reshape(1, 1, -1) for name, array in sample.items()}])
+
+
+@pytest.mark.parametrize("runtime", ["onnxruntime", "openvino"])
+@pytest.mark.parametrize("runner", [{"batch": 1}, {"batch": 3}, {"batch": 4, "static": True}])
+def test_an_output_may_have_its_batch_axis_second(tmp_path, runtime, runner):
+    """As PyTorch's recurrent layers give it: six steps are no two rows of each of three samples."""
+    model = save(
+        tmp_path / "steps.onnx",
+        [helper.make_node("Transpose", ["x"], ["steps"], perm=[1, 0, 2])],
+        [Tensor("x", "float32", ("batch", 6, 2))],
+        [Tensor("steps", "float32", (6, "batch", 2))],
+    )
+    samples = [{"x": row} for row in np.random.default_rng(0).normal(size=(7, 6, 2)).astype(np.float32)]
+    with open_on(model, runtime, runner, None) as opened:
+        found = opened.run(samples)
+    for sample, outputs in zip(samples, found, strict=True):
+        np.testing.assert_array_equal(outputs["steps"], sample["x"])

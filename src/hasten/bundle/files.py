@@ -24,7 +24,7 @@ def files_of(model: Model, limits: Limits | None = None) -> list[Path]:
     if model.format == "torch":
         raise InvalidInput(
             "a module that torch.export cannot trace lives in its own code, and cannot be bundled",
-            "change what it stumbles over: hasten says so when it reads the model",
+            "change what it stumbles over: the notes of the study say what that is",
         )
     if model.format != "onnx":
         if not model.path.is_file():

@@ -24,7 +24,11 @@ def readme(study: Study, trial: Trial, package: str) -> str:
     """Markdown. Figures are those of `trial`, beside the model as brought."""
     model, workload = study.workload.model, study.workload
     name = _code(model.path.name)
-    inputs = "\n".join(f"- input {_code(t.name)}: {t.dtype}, {_shape(t.shape)}" for t in model.signature.inputs)
+    taken = [(t.name, t.dtype, t.shape) for t in model.signature.inputs]
+    if workload.tokenizer is not None:
+        taken = [(t.name, t.dtype, ("batch",)) for t in workload.samples.inputs if t.dtype == "string"]
+    inputs = "\n".join(f"- input {_code(each)}: {dtype}, {_shape(shape)}" for each, dtype, shape in taken)
+    needs = package if workload.tokenizer is None else f"{package} and tokenizers"
     outputs = "\n".join(f"- output {_code(t.name)}: {t.dtype}, {_shape(t.shape)}" for t in model.signature.outputs)
     title = name if trial.origin == "brought" else f"{name}, made faster by hasten"
     return f"""# {title}
@@ -46,7 +50,7 @@ or from Python, in this folder:
     with Model() as model:
         outputs = model(inputs)     # a dict of arrays with the batch axis first, or a list of samples
 
-It needs Python 3.11 or newer, NumPy and {package}; not hasten. With hasten: `hasten.load("this folder")(inputs)`.
+It needs Python 3.11 or newer, NumPy and {needs}; not hasten. With hasten: `hasten.load("this folder")(inputs)`.
 
 ## Figures
 

@@ -140,7 +140,7 @@ def _header(what: str, file: IO[bytes]) -> Header:
         raise
     except Exception as error:  # the header is a Python literal: anything may be in it
         raise InvalidInput(
-            f"{what} is not a readable NumPy array: {str(error).splitlines()[0][:200]}",
+            f"{what} is not a readable NumPy array: {(str(error) or type(error).__name__).splitlines()[0][:200]}",
             "save it again with numpy.save or numpy.savez",
         ) from None
     if dtype.hasobject:

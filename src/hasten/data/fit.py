@@ -129,10 +129,11 @@ class Fitter:
             return self.batch_axis == "yes" or (self.batch_axis == "auto" and has_batch_axis(tensor))
         if array.ndim == rank == 0:
             return False
-        if array.ndim == rank - 1 and self.batch_axis != "yes":
+        unbatched = self._never_batched(tensor)
+        if array.ndim == rank - 1 and self.batch_axis != "yes" and not unbatched:
             return False
         ranks = {
-            "auto": f"{max(rank - 1, 0)} axes, or {rank} with a batch axis",
+            "auto": f"{rank} axes" if unbatched else f"{max(rank - 1, 0)} axes, or {rank} with a batch axis",
             "yes": f"{rank} axes",
             "no": f"{rank} axes",
         }
@@ -141,6 +142,12 @@ class Fitter:
             f"so a sample has {ranks[self.batch_axis]}",
             "reshape the samples, or say --batch-axis yes|no if hasten guessed wrong",
         )
+
+    def _never_batched(self, tensor: Tensor) -> bool:
+        """Whether the first axis is one of the model's own: its size is fixed, and that of other inputs is not."""
+        first = tensor.shape[0] if tensor.shape else None
+        others = [other.shape[0] for other in self.signature.inputs if other.shape and other.name != tensor.name]
+        return isinstance(first, int) and first > 1 and any(not isinstance(dim, int) for dim in others)
 
     def _check_dims(self, tensor: Tensor, shape: tuple[int, ...], what: str) -> None:
         if tensor.shape is None:

@@ -107,7 +107,9 @@ def _check_file(path: Path) -> Path:
     try:
         if path.is_dir():
             inside = sorted(item.name for item in path.iterdir() if item.suffix in (".onnx", ".xml"))
-            what = f"pass one of the models in it: {', '.join(inside[:5])}" if inside else "it holds no .onnx or .xml"
+            what = "name an .onnx or .xml file, or a Hugging Face folder, which has a config.json"
+            if inside:
+                what = f"pass one of the models in it: {', '.join(inside[:5])}"
             raise InvalidInput(f"{path} is a folder, not a model file", what)
         if not path.exists():
             raise InvalidInput(f"there is no model at {path}", "check the path")

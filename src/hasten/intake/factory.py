@@ -59,7 +59,10 @@ def load(
             run("hasten.intake.factory:make", payload, Limits(seconds=SECONDS), on_progress=on_progress)
         )
     except WorkerFailed as error:
-        raise Failed(f"making the model with {name} failed: {error.outcome.reason}") from None
+        raise Failed(
+            f"making the model with {name} failed: {error.outcome.reason}",
+            "make it, and run it on one sample, in Python: the same happens there",
+        ) from None
 
 
 def make(payload: dict[str, Any], scope: Scope) -> dict[str, Any]:
@@ -79,6 +82,7 @@ def make(payload: dict[str, Any], scope: Scope) -> dict[str, Any]:
         module, example = made(name, value)
     if payload["weights"]:
         load_weights(module, Path(payload["weights"]))
+    as_made = "" if name.endswith(".pt2") else weights_digest(module)
     scope.progress(None, "exporting the module")
     try:
         return exported(module, example, payload["data"], Path(payload["into"]), file_name(name)).to_json()
@@ -86,17 +90,22 @@ def make(payload: dict[str, Any], scope: Scope) -> dict[str, Any]:
         if name.endswith(".pt2"):
             raise
         scope.progress(None, f"the module is run as it is: {error.cause}")
-        return as_it_is(module, example, payload, error.cause).to_json()
+        return as_it_is(module, example, payload, as_made, error.cause).to_json()
 
 
-def as_it_is(module: Any, example: Any, payload: Mapping[str, Any], reason: str) -> Model:
-    """A module that cannot be exported: a note of the function that makes it, which PyTorch's runtime calls again."""
+def as_it_is(module: Any, example: Any, payload: Mapping[str, Any], as_made: str, reason: str) -> Model:
+    """A module that cannot be exported: a note of the function that makes it, which PyTorch's runtime calls again.
+
+    `as_made` is the hash of its weights before it was run, as running it may change its buffers.
+    """
     found = running(module, *looked_at(module, example, payload["data"]))
+    named = Named(module, list(found[0]))
     with evaluating(module):
-        _, outputs = run_probes(Named(module, list(found[0])), found)
+        _, outputs = run_probes(named, found)
     signature = described(found, outputs)
-    note = {key: payload[key] for key in ("name", "weights")} | {"reason": reason, "folder": os.getcwd()}
-    digest = digest_of(module, note["name"], signature)
+    note = {key: payload[key] for key in ("name", "weights")}
+    note |= {"reason": reason, "folder": os.getcwd(), "writes": named.writes}
+    digest = digest_of(as_made, note["name"], signature)
     size = sum(tensor.numel() * tensor.element_size() for tensor in module.state_dict().values())
     into = Path(payload["into"])
     into.mkdir(parents=True, exist_ok=True)
@@ -116,31 +125,49 @@ def file_name(source: str) -> str:
     return Path(source).stem if source.endswith(".pt2") else source.replace(":", ".")
 
 
-def digest_of(module: Any, name: str, signature: Signature) -> str:
-    """The hash of a module's weights, of the function that makes it, and of what it takes and gives."""
-    digest = hashlib.sha256(json.dumps([name, asdict(signature)], sort_keys=True).encode())
+def digest_of(weights: str, name: str, signature: Signature) -> str:
+    """The hash of a module: of its weights' hash, of the function that makes it, and of what it takes and gives."""
+    return hashlib.sha256(json.dumps([weights, name, asdict(signature)], sort_keys=True).encode()).hexdigest()
+
+
+def weights_digest(module: Any) -> str:
+    """The hash of a module's weights and buffers."""
+    digest = hashlib.sha256()
     for key, tensor in sorted(module.state_dict().items()):
         digest.update(f"{key} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         digest.update(pt2.content(tensor))
     return digest.hexdigest()
 
 
+def reason(model: Model) -> str:
+    """Why the module of `as_it_is` could not be exported."""
+    return str(_note(model)["reason"])
+
+
+def _note(model: Model) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(model.path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise Failed(f"the note of the module cannot be read: {error}", "run the command again") from None
+    return found
+
+
 def reopened(model: Model) -> Any:
     """The module of `as_it_is`, made again: it takes tensors in the signature's order and gives a dict of them."""
+    note = _note(model)
     try:
-        note = json.loads(model.path.read_text(encoding="utf-8"))
         os.chdir(note["folder"])
-    except (OSError, ValueError, KeyError) as error:
+    except OSError as error:
         raise Failed(f"the module cannot be made again: {error}") from None
     module, _ = made(note["name"], _called(note["name"], resolve(note["name"])))
     if note["weights"]:
         load_weights(module, Path(note["weights"]))
-    if digest_of(module, note["name"], model.signature) != model.sha256:
+    if digest_of(weights_digest(module), note["name"], model.signature) != model.sha256:
         raise Failed(
             f"{note['name']} makes another model each time",
             "load its weights there, or begin with torch.manual_seed(0)",
         )
-    return Named(module.eval(), [tensor.name for tensor in model.signature.inputs])
+    return Named(module.eval(), [tensor.name for tensor in model.signature.inputs], note["writes"])
 
 
 def made(name: str, value: Any) -> tuple[Any, Any]:
@@ -218,6 +245,11 @@ def looked_at(module: Any, example: Any, data: Any) -> tuple[dict[str, Any] | No
     """The example's tensors by name, and the first samples with the example's types."""
     given = None if example is None else from_example(module, example)
     samples = [] if data is None else _peek(data, list(given) if given else arguments(module))
+    if data is not None and not samples and given is None:
+        raise InvalidInput(
+            "samples of this kind do not tell by themselves what the module takes",
+            "return (module, example inputs) from the function; .npz, .npy, .jsonl and module:function do tell it",
+        )
     return given, [_like(sample, given) for sample in samples] if given else samples
 
 

@@ -7,6 +7,7 @@ is read from the program, and the program is run beside the module on every prob
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import inspect
 import warnings
@@ -90,13 +91,21 @@ def _known(target: Any) -> bool:
     return namespace in (None, "aten", "prims", "higher_order", "quantized", "quantized_decomposed", "inductor")
 
 
-def run_probes(named: torch.nn.Module, probes: Sequence[Arrays]) -> tuple[list[list[Any]], list[dict[str, Any]]]:
-    """The probes as tensors in order, and what the module makes of each: tensors by name, real ones."""
+def run_probes(named: Any, probes: Sequence[Arrays]) -> tuple[list[list[Any]], list[dict[str, Any]]]:
+    """The probes as tensors in order, and what the module makes of each: tensors by name, real ones.
+
+    A module that writes into its inputs is given copies from then on.
+    """
     import torch
 
     tensors = [[torch.from_numpy(array.copy()) for array in probe.values()] for probe in probes]
     with torch.inference_mode():
-        expected = [_run(named, row) for row in tensors]
+        expected = []
+        for row in tensors:
+            given = [tensor.clone() for tensor in row]
+            expected.append(copy.deepcopy(_run(named, given)))  # a module may give what it writes into later
+            if not all(torch.equal(before, after) for before, after in zip(row, given, strict=True)):
+                named.writes = True
     for name, value in expected[0].items():
         if not isinstance(value, torch.Tensor):
             raise InvalidInput(f"output {name} of the module is a {type(value).__name__}, not a tensor")
@@ -156,7 +165,7 @@ def from_example(module: torch.nn.Module, example: Any) -> dict[str, Any]:
 def arguments(module: torch.nn.Module, count: int = 0) -> list[str]:
     """The names of what `forward` takes; `input_0` and so on (`count` of them) where it only says *args."""
     kinds = inspect.Parameter
-    found = inspect.signature(module.forward).parameters.values()
+    found = _parameters(module)
     names = [
         p.name for p in found if p.kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY)
     ]
@@ -165,10 +174,18 @@ def arguments(module: torch.nn.Module, count: int = 0) -> list[str]:
     return names
 
 
+def _parameters(module: torch.nn.Module) -> list[inspect.Parameter]:
+    """What `forward` takes; TorchScript tells it by a schema of its own."""
+    schema = getattr(module.forward, "schema", None)
+    if schema is None:
+        return list(inspect.signature(module.forward).parameters.values())
+    return [inspect.Parameter(each.name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for each in schema.arguments[1:]]
+
+
 def difference(got: Mapping[str, Any], wanted: Mapping[str, Any]) -> float:
     """The largest difference over all outputs (tensors or arrays), each as a share of its largest magnitude.
 
-    Infinite for another shape, and where a difference is not a number.
+    Infinite for another shape, and where only one of two numbers is finite.
     """
     import numpy as np
 
@@ -180,14 +197,20 @@ def difference(got: Mapping[str, Any], wanted: Mapping[str, Any]) -> float:
         if tuple(got[name].shape) != tuple(expected.shape):
             return float("inf")
         a, b = wide(got[name]), wide(expected)
+        odd = ~np.isfinite(a) | ~np.isfinite(b)  # a mask may be minus infinity
+        if not np.array_equal(a[odd], b[odd], equal_nan=True):
+            return float("inf")
+        a, b = a[~odd], b[~odd]
         if b.size:
-            found = float(np.abs(a - b).max()) / max(1e-6, float(np.abs(b).max()))
-            worst = max(worst, found if found == found else float("inf"))
+            worst = max(worst, float(np.abs(a - b).max()) / max(1e-6, float(np.abs(b).max())))
     return worst
 
 
-def Named(module: torch.nn.Module, names: Sequence[str]) -> torch.nn.Module:
-    """A module that takes the tensors called `names` in order and returns a flat dict of tensors by name."""
+def Named(module: torch.nn.Module, names: Sequence[str], writes: bool = False) -> Any:
+    """A module that takes the tensors called `names` in order and returns a flat dict of tensors by name.
+
+    With `writes` the module inside is known to write into its inputs, and is given copies.
+    """
     import torch
 
     by_position = _positional(module, names)
@@ -196,8 +219,11 @@ def Named(module: torch.nn.Module, names: Sequence[str]) -> torch.nn.Module:
         def __init__(self) -> None:
             super().__init__()
             self.inner = module
+            self.writes = writes
 
         def forward(self, *tensors: Any) -> dict[str, Any]:
+            if self.writes:
+                tensors = tuple(tensor.clone() for tensor in tensors)
             if by_position:
                 return flat(self.inner(*tensors))
             return flat(self.inner(**dict(zip(names, tensors, strict=True))))
@@ -232,7 +258,7 @@ def flat(value: Any, path: tuple[str, ...] = ()) -> dict[str, Any]:
 
 def _positional(module: torch.nn.Module, names: Sequence[str]) -> bool:
     """Whether the inputs go in by position: `forward` has no arguments of these names."""
-    known = inspect.signature(module.forward).parameters.values()
+    known = _parameters(module)
     keyword = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in known)
     takes = {
         p.name for p in known if p.kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.POSITIONAL_ONLY)

@@ -37,6 +37,8 @@ SCENE_SINGLE = (4, 64)
 SCENE_GENERATE = (2, 64)
 """The least and the most samples of a scene; a round of the baseline takes at least the least."""
 SCREEN_ROUNDS = 5
+LEAST_ROUNDS, BASELINE_SHARE = 2, 0.1
+"""A slow model as brought is given fewer rounds by itself: beside every trial it is run again."""
 SCREEN_S = 5.0
 QUALITY_S = 6.0
 """Screening spends about this long on the baseline's outputs, confirming the given share of its time, or so long."""
@@ -128,7 +130,9 @@ class LocalLab:
         start = self.clock()
         reference, recipe = self._started()
         reference.rounds = []
-        for _ in range(SCREEN_ROUNDS):
+        for number in range(SCREEN_ROUNDS):
+            if number >= LEAST_ROUNDS and self.clock() - start > BASELINE_SHARE * self.goal.budget_s:
+                break
             reference.round()
         measurement = Measurement(self.figures(reference))
         each = sorted(answer["seconds"] / max(1, answer["count"]) for answer in reference.rounds)

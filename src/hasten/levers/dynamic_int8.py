@@ -18,6 +18,7 @@ from hasten.levers.modelfile import (
     part_of,
     same_signature,
     save_onnx,
+    weight_bytes,
 )
 from hasten.levers.prediction import (
     MATMULS,
@@ -97,7 +98,7 @@ class DynamicInt8:
                     reduce_range=bool(options["reduce_range"]),
                     weight_type=QuantType.QInt8,
                     nodes_to_exclude=excluded,
-                    use_external_data_format=proto.ByteSize() > EXTERNAL_ABOVE_BYTES,
+                    use_external_data_format=weight_bytes(proto) > EXTERNAL_ABOVE_BYTES,
                     # ONNX Runtime's fused operators have no shape inference, so the quantiser cannot find the type of
                     # their outputs ("Unable to find data type for weight_name"); everything it meets there is fp32
                     extra_options={"MatMulConstBOnly": True, "DefaultTensorType": onnx.TensorProto.FLOAT},

@@ -11,7 +11,7 @@ from typing import Any
 
 from hasten.errors import Failed, InvalidInput
 from hasten.levers.keep import matching
-from hasten.levers.modelfile import EXTERNAL_ABOVE_BYTES, load_onnx, named, save_onnx, with_initialisers
+from hasten.levers.modelfile import EXTERNAL_ABOVE_BYTES, load_onnx, named, save_onnx, weight_bytes, with_initialisers
 
 METHODS = ("minmax", "entropy", "percentile")
 HISTOGRAM_SAMPLES = 64
@@ -39,7 +39,7 @@ def prepare(source: Path, folder: Path) -> Path:
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
     proto = recent(load_onnx(source))
-    large = proto.ByteSize() > EXTERNAL_ABOVE_BYTES
+    large = weight_bytes(proto) > EXTERNAL_ABOVE_BYTES
     start, prepared = save_onnx(proto, folder / "named.onnx"), folder / "prepared.onnx"
     for skip_symbolic, skip_optimisation in ((False, False), (True, False), (True, True)):
         try:

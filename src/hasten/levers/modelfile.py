@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -69,11 +70,18 @@ def load_onnx(path: Path) -> Any:
 def save_onnx(proto: Any, path: Path) -> Path:
     import onnx
 
-    if proto.ByteSize() > EXTERNAL_ABOVE_BYTES:
+    if weight_bytes(proto) > EXTERNAL_ABOVE_BYTES:
         onnx.save(proto, str(path), save_as_external_data=True, location=path.name + ".data")
     else:
         onnx.save(proto, str(path))
     return path
+
+
+def weight_bytes(proto: Any) -> int:
+    """The bytes of the main graph's weights: protobuf cannot tell the size of a message over 2 GB."""
+    from onnx.helper import tensor_dtype_to_np_dtype
+
+    return sum(math.prod(t.dims) * tensor_dtype_to_np_dtype(t.data_type).itemsize for t in proto.graph.initializer)
 
 
 def with_initialisers(proto: Any) -> Any:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from hasten.errors import Failed
+from hasten.levers.modelfile import EXTERNAL_ABOVE_BYTES, weight_bytes
 from hasten.model import Signature, Tensor
 from hasten.runner import packing
 from hasten.runner.padding import stack
@@ -82,7 +83,7 @@ def look(proto: Any, padding: Padding, samples: Sequence[Sample], lengths: Seque
     names = [name for node in probe.graph.node for name in node.output if name]
     probe.graph.output.extend(onnx.helper.make_empty_tensor_value_info(name) for name in names if name not in had)
     path = folder / "probe.onnx"
-    onnx.save(probe, str(path), save_as_external_data=probe.ByteSize() > 1_500_000_000, location="probe.data")
+    onnx.save(probe, str(path), save_as_external_data=weight_bytes(probe) > EXTERNAL_ABOVE_BYTES, location="probe.data")
     try:
         values = _run(path, batch, optimise=False)
     finally:
@@ -408,7 +409,7 @@ def check(
     tensors = [Tensor(value.name, _dtype(value), None) for value in proto.graph.input]
     inputs, _ = packing.assemble_packed(samples, packed, Signature(tuple(tensors), signature.outputs), padding)
     path = folder / "check.onnx"
-    onnx.save(proto, str(path), save_as_external_data=proto.ByteSize() > 1_500_000_000, location="check.data")
+    onnx.save(proto, str(path), save_as_external_data=weight_bytes(proto) > EXTERNAL_ABOVE_BYTES, location="check.data")
     try:
         outputs = _run(path, inputs, optimise=True)
     except Exception as error:

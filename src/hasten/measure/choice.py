@@ -65,7 +65,8 @@ def default_metric(
     """The metric that fits one sample's `output` (the first output of the signature, of a dict of them).
 
     With labels: accuracy, or rmse where the labels (if given) are not whole numbers, or are more than 0 and 1 and the
-    output is one number. Without: top1-agreement for class
+    output is one number; but cosine for what is surely an embedding, as its name tells: no label can be compared with
+    that. Without labels: top1-agreement for class
     scores, cosine for embeddings, normalised-error for the rest. Class scores are told by the output's name, by summing
     to one, or by a size that no embedding has; this is a guess, and `--metric` overrides it.
     """
@@ -76,7 +77,8 @@ def default_metric(
         name = name if name in output else next(iter(output))
         output = output[name]
     values = np.asarray(output)
-    if has_labels:
+    embeds = any(word in name.casefold() for word in ("embed", "pooled", "pooler", "feature", "hidden", "vector"))
+    if has_labels and not (embeds and values.dtype.kind == "f" and values.size > 1):
         return "rmse" if labels is not None and _measured(np.asarray(labels), values) else "accuracy"
     if values.dtype.kind != "f":
         return "top1-agreement"
@@ -84,7 +86,7 @@ def default_metric(
         return "normalised-error"
     words = name.casefold()
     rows = values.reshape(-1, values.shape[-1]).astype(np.float64)
-    if any(word in words for word in ("embed", "pooled", "pooler", "feature", "hidden", "vector")):
+    if embeds:
         return "cosine"
     if any(word in words for word in ("logit", "prob", "softmax", "class")):
         return "top1-agreement"

@@ -10,6 +10,7 @@ from typing import Any
 
 from hasten.errors import HastenError, InvalidInput
 from hasten.isolate import Scope
+from hasten.measure.steady import look
 from hasten.model import Model
 from hasten.recipe import Recipe
 from hasten.runtimes import Settings, runtime
@@ -27,13 +28,14 @@ def prepare(payload: dict[str, Any], scope: Scope) -> dict[str, Any]:
 
     `payload`: model, runtime (name), samples (path), labels (bool), metric (or None), output (or None), served (a
     bundle's variant, recipe and padding, to be run instead; or None). Returns padding, lengths (of every sample along
-    the variable axis, or None), duplicates (share of samples that repeat an earlier one), metric, and output.
+    the variable axis, or None), duplicates (share of samples that repeat an earlier one), metric, output, others
+    (outputs that are not judged), and steady (see `measure.steady`; empty for a bundle).
     """
     import numpy as np
 
     from hasten.data import SampleSet
     from hasten.measure.quality import default_metric
-    from hasten.runner import open_runner, padding
+    from hasten.runner import Runner, open_runner, padding
 
     model = Model.from_json(payload["model"])
     samples: Any = SampleSet.open(Path(payload["samples"]))
@@ -46,6 +48,7 @@ def prepare(payload: dict[str, Any], scope: Scope) -> dict[str, Any]:
     else:
         recipe, known = Recipe.from_json(served["recipe"]), Padding.from_json(served["padding"])
         runner = open_runner(Variant.from_json(served["variant"]), recipe, model.signature, known)
+    assert isinstance(runner, Runner)  # language models are prepared by other means
     names = [t.name for t in model.signature.outputs]
     try:
         start = time.perf_counter()
@@ -64,6 +67,7 @@ def prepare(payload: dict[str, Any], scope: Scope) -> dict[str, Any]:
             samples.labels,
             (len(outputs), max(more, len(outputs))),
         )
+        steady = look(runner, few, outputs) if served is None else {}
     finally:
         runner.close()
     pad = known if served is not None else padding.infer(model.signature, samples)
@@ -80,6 +84,8 @@ def prepare(payload: dict[str, Any], scope: Scope) -> dict[str, Any]:
         "duplicates": samples.duplicates(),
         "output": output,
         "metric": chosen,
+        "others": [name for name in first if name != output],
+        "steady": steady,
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from hasten.errors import InvalidInput
@@ -26,7 +26,8 @@ class Layout:
 
     `inputs` are the inputs that the variant still has; `shared` those without batch axis, the same for a whole batch;
     `rows` is the batch size of a model that has just one; `batched` is False for a model without batch axis, which
-    runs one sample at a time; `whole` names outputs without batch axis.
+    runs one sample at a time; `whole` names outputs without batch axis, and `axes` says where those have it that do
+    not have it first.
     """
 
     inputs: tuple[Tensor, ...]
@@ -34,6 +35,7 @@ class Layout:
     rows: int | None
     batched: bool
     whole: frozenset[str]
+    axes: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, source: Signature, variant: Signature, sample: Sample) -> Layout:
@@ -63,8 +65,25 @@ class Layout:
             raise InvalidInput(f"the inputs' batch axes differ: {', '.join(map(str, sorted(fixed)))}")
         symbols = {dim for dim in first_dims if isinstance(dim, str)}
         rows = fixed.pop() if fixed else None
-        whole = {tensor.name for tensor in variant.outputs if first_dims and _is_whole(tensor, rows, symbols)}
-        return cls(variant.inputs, frozenset(shared), rows, bool(first_dims), frozenset(whole))
+        axes = _axes(source, sample) if first_dims else {}
+        whole = {
+            tensor.name
+            for tensor in variant.outputs
+            if first_dims and tensor.name not in axes and _is_whole(tensor, rows, symbols)
+        }
+        return cls(variant.inputs, frozenset(shared), rows, bool(first_dims), frozenset(whole), axes)
+
+
+def _axes(source: Signature, sample: Sample) -> dict[str, int]:
+    """The batch axis of each output that has it elsewhere than first, as the names of the source's axes tell."""
+    batched = [t.shape for t in source.inputs if t.shape and t.name in sample and len(t.shape) > sample[t.name].ndim]
+    symbols = {shape[0] for shape in batched if isinstance(shape[0], str)}
+    found = {}
+    for tensor in source.outputs:
+        at = [axis for axis, dim in enumerate(tensor.shape or ()) if isinstance(dim, str) and dim in symbols]
+        if len(at) == 1 and at[0]:
+            found[tensor.name] = at[0]
+    return found
 
 
 def _is_whole(output: Tensor, rows: int | None, symbols: set[str]) -> bool:
@@ -178,8 +197,14 @@ def split(
 
     `cuts` maps an output to its variable axis and to the samples' own lengths.
     """
+    import numpy as np
+
     if not layout.batched:
         return [dict(outputs)]
+    outputs = {
+        name: np.moveaxis(array, layout.axes[name], 0) if name in layout.axes else array
+        for name, array in outputs.items()
+    }
     if batch.size == 1 and not cuts:
         whole = layout.whole
         return [

@@ -40,6 +40,7 @@ class Plan:
     brought: Recipe
     builder: Builder
     fixed: tuple[Recipe, ...] = ()
+    unsteady: str = ""
     store_limit_bytes: int = field(default_factory=lambda: size_limit("HASTEN_STORE_LIMIT", STORE_LIMIT))
 
 
@@ -75,13 +76,21 @@ def plan(
         seed=seed,
     )
     builder = Builder(case, cache_dir() / "variants", versions(), memory_bytes, seconds=max(60.0, goal.budget_s / 2))
-    return Plan(study, case, levers, brought_recipe(prepared), builder)
+    return Plan(study, case, levers, brought_recipe(prepared), builder, unsteady=prepared.unsteady)
 
 
 def optimize(
     plan: Plan, store: Store, tariff: Tariff, *, memory_bytes: int | None = None, on_event: OnEvent = ignore
 ) -> Study:
-    """Run the loop. Ctrl-C ends it early with a valid study."""
+    """Run the loop. Ctrl-C ends it early with a valid study.
+
+    Raises `InvalidInput` for a model whose answers change by themselves: no variant could be shown to give the same.
+    """
+    if plan.unsteady:
+        raise InvalidInput(
+            f"the model answers the same sample differently each time: {plan.unsteady}",
+            "leave chance, and what it remembers of earlier calls, out of what forward returns",
+        )
     lab = LocalLab(
         plan.study.workload,
         plan.study.goal,
@@ -128,6 +137,9 @@ def with_profiles(study: Study, lab: LocalLab) -> Study:
     notes = list(study.notes)
     for name, trial in (("before", study.baseline), ("after", study.best)):
         if trial is None or name in profiles:
+            continue
+        if name == "after" and study.baseline is not None and trial.id == study.baseline.id and "before" in profiles:
+            profiles[name] = profiles["before"]
             continue
         lab.on_event(Event("stage", f"profiling {trial.recipe.describe()}", 0.95))
         try:

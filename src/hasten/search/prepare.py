@@ -11,6 +11,7 @@ from hasten import data as samples_of
 from hasten import formats, intake
 from hasten.data.text import AS_TEXT
 from hasten.errors import HastenError, InvalidInput
+from hasten.intake.factory import reason
 from hasten.isolate import Limits, run
 from hasten.measure.quality import metric as known_metric
 from hasten.model import Model, Operator, Signature
@@ -30,7 +31,10 @@ NEW_TOKENS = 64
 
 @dataclass(frozen=True)
 class Prepared:
-    """A workload with the arithmetic of a typical batch, the samples' lengths and the share of repeated samples."""
+    """A workload with the arithmetic of a typical batch, the samples' lengths and the share of repeated samples.
+
+    `unsteady` says in what way the model answers the same sample differently each time, and is empty where it does not.
+    """
 
     workload: Workload
     operators: tuple[Operator, ...]
@@ -38,6 +42,7 @@ class Prepared:
     duplicates: float
     notes: tuple[str, ...]
     new_tokens: int = NEW_TOKENS
+    unsteady: str = ""
 
 
 @dataclass(frozen=True)
@@ -134,6 +139,12 @@ def prepare(
         raise InvalidInput(
             f"the model does not run on samples made from its signature: {error.cause}", "give real ones with --data"
         ) from None
+    steady = found["steady"]
+    if scenario == "offline" and steady.get("mixed"):
+        raise InvalidInput(
+            f"the model cannot run several samples together: {steady['mixed']}",
+            "let it run one sample at a time: --goal latency, or --scenario single-stream",
+        )
     texts = tokenizer is not None and any(tensor.name == "text" for tensor in samples.inputs)
     workload = Workload(
         loaded,
@@ -145,10 +156,24 @@ def prepare(
         tokenizer if texts else None,
     )
     notes = [str(note) for note in conversion.get("notes", ())]
+    if loaded.format == "torch":
+        notes.append(f"the module runs as it is, and only what is exported from it can be shipped: {reason(loaded)}")
+    if steady.get("chance"):
+        notes.append(f"the model is not steady: {steady['chance']}")
+    if steady.get("company"):
+        notes.append(f"a sample's answer depends on what shares its batch: {steady['company']}")
+    if found["others"] and output is None:
+        others = ", ".join(found["others"][:4]) + (", ..." if len(found["others"]) > 4 else "")
+        notes.append(f"quality is judged by output {found['output']} alone, not by {others}: --output names another")
     if texts:
         notes.append("samples are text: every figure includes the time to turn it into token numbers")
     if samples.kind == "synthetic":
         notes.append("no data was given: samples were made from the signature, and quality is fidelity to the model")
+    elif samples.labels and metric is None and known_metric(found["metric"]).kind == "fidelity":
+        notes.append(
+            "the output is an embedding, which no label can be compared with: quality is fidelity to the model as "
+            "brought, and --metric module:function can use the labels"
+        )
     elif not samples.labels:
         notes.append("the data has no labels: quality is fidelity to the model as brought")
     if workload.padding is not None and not workload.padding.verified:
@@ -162,6 +187,7 @@ def prepare(
         tuple(found["lengths"] or ()),
         found["duplicates"],
         tuple(notes),
+        steady.get("chance", ""),
     )
 
 
