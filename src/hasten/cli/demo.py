@@ -21,7 +21,7 @@ from hasten.study import Study
 
 
 def command(
-    model: Annotated[str, typer.Option("--model", metavar="vision|text", help="Which demo.")] = "vision",
+    model: Annotated[str, typer.Option("--model", metavar="vision|text|llm", help="Which demo.")] = "vision",
     budget: Annotated[
         str | None,
         typer.Option("--budget", metavar="TIME", help="Time to spend; by default the demo's own.", show_default=False),
@@ -41,14 +41,14 @@ def command(
     json: options.Json = None,
     quiet: options.Quiet = False,
 ) -> int:
-    """vision: a residual CNN on Fashion-MNIST. text: MiniLM sentence embeddings (needs the hf extra)."""
+    """vision: a CNN on Fashion-MNIST. text: MiniLM embeddings (extra hf). llm: SmolLM2 in 4 bits (extra llm)."""
     screen = Screen(json, quiet)
     chosen = demo(model)
     bundle = out or Path(f"hasten-demo-{chosen.name}.bundle")
     seconds = parse_seconds(budget) if budget else chosen.budget_s
     outcome = run(
         screen,
-        f"{chosen.title} · {chosen.metric} may drop {chosen.max_drop}",
+        f"{chosen.title} · {chosen.metric or 'perplexity'} may get worse by {chosen.max_drop}",
         seconds,
         bundle,
         lambda watch: api.optimize(
@@ -57,6 +57,7 @@ def command(
             metric=chosen.metric,
             goal="throughput",
             max_drop=chosen.max_drop,
+            new_tokens=chosen.new_tokens,
             budget=seconds,
             out=bundle,
             cpus=cpus,

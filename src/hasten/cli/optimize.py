@@ -29,6 +29,7 @@ def command(
     output: options.ModelOutput = None,
     preprocess: options.Preprocess = None,
     weights: options.Weights = None,
+    new_tokens: options.NewTokens = None,
     trust: options.Trust = False,
     batch_axis: options.BatchAxis = "auto",
     goal: options.GoalName = "throughput",
@@ -83,6 +84,7 @@ def command(
         "output": output,
         "preprocess": preprocess,
         "weights": weights,
+        "new_tokens": new_tokens,
         "trust": trust,
     }
     if dry_run:

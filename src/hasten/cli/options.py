@@ -76,6 +76,17 @@ Weights = Annotated[
         rich_help_panel=DATA,
     ),
 ]
+NewTokens = Annotated[
+    int | None,
+    typer.Option(
+        "--new-tokens",
+        metavar="N",
+        min=1,
+        help="How many tokens a language model answers with.",
+        show_default="64",
+        rich_help_panel=DATA,
+    ),
+]
 Trust = Annotated[
     bool,
     typer.Option(

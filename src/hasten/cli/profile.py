@@ -35,6 +35,7 @@ def command(
     output: options.ModelOutput = None,
     preprocess: options.Preprocess = None,
     weights: options.Weights = None,
+    new_tokens: options.NewTokens = None,
     trust: options.Trust = False,
     runtime: Annotated[
         str | None, typer.Option("--runtime", metavar="NAME", help="Profile on this runtime.", show_default=False)
@@ -73,6 +74,7 @@ def command(
             output=output,
             preprocess=preprocess,
             weights=weights,
+            new_tokens=new_tokens,
             trust=trust,
             on_event=watch,
         )

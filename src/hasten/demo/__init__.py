@@ -16,10 +16,11 @@ class Demo:
     title: str
     model: str
     data: str
-    metric: str
+    metric: str | None
     max_drop: str
     budget_s: float
     beside: str = ""
+    new_tokens: int | None = None
 
 
 def demo(name: str) -> Demo:
@@ -41,4 +42,10 @@ def _text() -> Demo:
     return text.demo()
 
 
-DEMOS: Mapping[str, Callable[[], Demo]] = {"vision": _vision, "text": _text}
+def _llm() -> Demo:
+    from hasten.demo import llm
+
+    return llm.demo()
+
+
+DEMOS: Mapping[str, Callable[[], Demo]] = {"vision": _vision, "text": _text, "llm": _llm}

