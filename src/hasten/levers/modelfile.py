@@ -155,3 +155,12 @@ def same_signature(before: Model, after: Model, lever: str) -> Model:
 def _first_line(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return (lines[-1] if lines else type(error).__name__)[:200]
+
+
+def is_constant(node: Any) -> bool:
+    """Whether nothing above an OpenVINO `node` depends on an input."""
+    if node.get_type_name() == "Constant":
+        return True
+    if node.get_type_name() in ("Parameter", "ReadValue", "ShapeOf") or not node.get_input_size():
+        return False
+    return all(is_constant(value.get_node()) for value in node.input_values())

@@ -13,6 +13,7 @@ from hasten.levers.int8_openvino import import_nncf, silent
 from hasten.levers.keep import matching
 from hasten.levers.modelfile import (
     fresh_folder,
+    is_constant,
     load_onnx,
     need_onnx,
     options_of,
@@ -73,8 +74,12 @@ class WeightOnly:
     def propose(self, case: Case) -> Iterable[Proposal]:
         if self.refuse(case):
             return
-        for bits in (8, 4) if case.goal.optimise not in ("size", "memory") else (4, 8):
-            step = Step(self.name, {"bits": bits})
+        small_first = case.goal.optimise in ("size", "memory") or case.workload.program == "generate"
+        for bits in (4, 8) if small_first else (8, 4):
+            # A language model's step has no time to subtract zero points from its weights.
+            step = Step(
+                self.name, {"bits": bits} | ({"symmetric": True} if case.workload.program == "generate" else {})
+            )
             why = f"weights stored in {bits} bits: {4 / BYTES[bits]:.1f}x less to read"
             yield Proposal(case.recipe.with_step(step), self._gain(case, bits), why, self.name)
 
@@ -85,7 +90,7 @@ class WeightOnly:
             size = smaller(case, BYTES[bits])
             return Prediction(min(size.factor, 1.5), f"{size.source}; the rest of the process stays")
         if case.workload.program == "generate":
-            return Prediction(1.15, "prior: nearly all of a step is products with weights, in whatever form they are")
+            return Prediction(1.15, "prior: nearly all of a step is products with weights")
         return Prediction(amdahl(*_reading(case, bits)), "roofline: the share of time that reads weights")
 
     def apply(self, variant: Variant, step: Step, case: Case) -> Variant:
@@ -122,7 +127,7 @@ def unpacked(model: Any) -> Any:
         for port in node.inputs():
             source = port.get_source_output()
             name = source.get_node().get_friendly_name()
-            if source.get_node().get_type_name() == "Constant" or not _constant(source.get_node()):
+            if source.get_node().get_type_name() == "Constant" or not is_constant(source.get_node()):
                 continue
             if name not in made:
                 value = core.compile_model(Model([source], []), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})([])[0]
@@ -134,15 +139,6 @@ def unpacked(model: Any) -> Any:
                     made[name] = op.constant(wide).output(0)
             port.replace_source_output(made[name])
     return model
-
-
-def _constant(node: Any) -> bool:
-    """Whether nothing above `node` depends on an input."""
-    if node.get_type_name() == "Constant":
-        return True
-    if node.get_type_name() in ("Parameter", "ReadValue", "ShapeOf") or not node.get_input_size():
-        return False
-    return all(_constant(value.get_node()) for value in node.input_values())
 
 
 def compress_openvino(model: Any, options: Mapping[str, Any]) -> Any:

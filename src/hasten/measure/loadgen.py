@@ -93,11 +93,12 @@ def bench(payload: dict[str, Any], scope: Scope) -> dict[str, Any]:
 
     `payload`: variant, recipe, signature (of the source model), padding, samples (path), indices, scenario, seconds,
     seed, and for server target_qps and latency_bound_ms (or None). Returns `Load.to_json` with load_s, cpu_seconds,
-    joules and energy_source of the run, and peak_memory_bytes of this worker since it began to load. The response
+    joules and energy_source of the run, peak_memory_bytes of this worker since it began to load, and the answers of a
+    language model (seconds to the first token, seconds in all, tokens). The response
     cache is left out: LoadGen repeats samples at random, and every repeat would be a hit.
     """
     from hasten.data import SampleSet
-    from hasten.runner import open_runner
+    from hasten.runner import Generator, open_runner
 
     known = SampleSet.open(Path(payload["samples"]))
     samples = [known[i] for i in payload["indices"]]
@@ -111,6 +112,8 @@ def bench(payload: dict[str, Any], scope: Scope) -> dict[str, Any]:
         Signature.from_json(payload["signature"]),
         Padding.from_json(payload["padding"]),
     )
+    if isinstance(runner, Generator):
+        runner.to_the_end = True  # as in every measurement: the same work, whatever the model would say
     meter = Meter()
     try:
         loaded = time.perf_counter()
@@ -125,6 +128,7 @@ def bench(payload: dict[str, Any], scope: Scope) -> dict[str, Any]:
             on_progress=lambda text: scope.progress(None, text),
         )
         peak = memory.peak_bytes()
+        history = list(runner.history)[-load.samples :] if isinstance(runner, Generator) else []
     finally:
         runner.close()
     if recipe.cache:
@@ -135,6 +139,7 @@ def bench(payload: dict[str, Any], scope: Scope) -> dict[str, Any]:
         "joules": meter.energy.value,
         "energy_source": meter.energy.source,
         "peak_memory_bytes": peak,
+        "answers": [(each.first_s, each.whole_s, each.tokens) for each in history],
     }
 
 

@@ -65,6 +65,8 @@ def summarise_bench(answer: Mapping[str, Any], *, tariff: Tariff, size_bytes: in
     rate, ends = answer["throughput"]["value"], _ends(answer["throughput"]["ci95"])
     time_each = Interval(1 / rate, 1 / ends[1], 1 / ends[0]) if ends else Interval(1 / rate, 0.0, float("inf"))
     energy = Figure(answer["joules"] / max(1, answer["count"]), "J", answer["energy_source"])
+    if answer.get("answers"):
+        found |= _tokens([{"answers": answer["answers"], "seconds": answer["seconds"]}], answer["answers"])
     return found | _rates(time_each, energy, tariff) | _sizes(answer.get("peak_memory_bytes"), size_bytes)
 
 

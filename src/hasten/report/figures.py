@@ -20,6 +20,8 @@ from hasten.study import Study
 
 SHOWN = (
     "throughput_per_s",
+    "tokens_per_s",
+    "ttft_ms",
     "latency_ms.p50",
     "latency_ms.p99",
     "peak_memory_mb",

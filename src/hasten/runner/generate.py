@@ -8,6 +8,7 @@ A. Saxena 2023), and only what the model itself would have chosen is kept, so th
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, fields
@@ -36,6 +37,7 @@ SCORED = 512
 """At most so many tokens of a text are scored, in pieces of `PIECE`."""
 PIECE = 128
 PROFILE_TOKENS = 256
+HISTORY = 10_000
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,7 @@ class Generator:
     """Answers prompts with a decoder, `streams` batches at once. `run` may be called from several threads.
 
     `to_the_end` goes on to `new_tokens` whatever the model says: so that what is timed is the same work each time.
+    `timings` are those of the last `run`, `history` of the last answers of all.
     """
 
     cache = None
@@ -97,6 +100,7 @@ class Generator:
     ) -> None:
         self.settings, self.to_the_end = settings, False
         self.timings: list[Timing] = []
+        self.history: deque[Timing] = deque(maxlen=HISTORY)
         self._load, self._tokenizer = load, tokenizer
         self._decoder: Decoder | None = None
         self._idle: list[DecoderState] = []
@@ -222,7 +226,9 @@ class Generator:
         texts: list[Outputs] = [
             {PROMPT: np.array(self._tokenizer.decode(np.array(own, np.int64)) if own else "")} for own in answers
         ]
-        return texts, [Timing(first[0], whole, len(own)) for own in answers]
+        timings = [Timing(first[0], whole, len(own)) for own in answers]
+        self.history.extend(timings)
+        return texts, timings
 
     def _decode(self, state: DecoderState, prompts: list[np.ndarray]) -> Iterator[list[list[int]]]:
         """The tokens that each sequence gains in each step, at most `new_tokens` of them in all steps."""
