@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hasten.errors import InvalidInput
-from hasten.runner.generate import GenerateSettings, Generator, batched, drafted, look_up, together
+from hasten.runner.generate import GenerateSettings, Generator, batched, drafted, look_up, losses, together
 
 VOCABULARY = 11
 
@@ -177,3 +177,24 @@ def test_the_loss_of_a_text_by_hand() -> None:
 def test_settings_that_make_no_sense_are_refused(runner: dict[str, object], said: str) -> None:
     with pytest.raises(InvalidInput, match=said):
         GenerateSettings.read(runner)
+
+
+@given(PROMPTS)
+@settings(deadline=None, max_examples=60)
+def test_texts_scored_together_score_as_alone(texts: list[list[int]]) -> None:
+    class Doubtful(Toy):
+        def feed(self, ids: np.ndarray, mask: np.ndarray, positions: np.ndarray, rows: int) -> np.ndarray:
+            self.seen = ids if self.seen is None else np.concatenate([self.seen, ids], axis=1)
+            found = np.zeros((len(ids), rows, VOCABULARY), np.float32)
+            for row in range(len(ids)):
+                for at in range(rows):
+                    end = self.seen.shape[1] - rows + at + 1
+                    visible = self.seen[row, :end][mask[row, :end] == 1]
+                    found[row, at] = np.sin(np.arange(VOCABULARY) + visible.sum() + 3 * len(visible))
+            return found
+
+    arrays = [np.array(text) for text in texts]
+    alone_ = [losses(Doubtful(), [text])[0] for text in arrays]
+    for (nats, count), (wanted, tokens) in zip(losses(Doubtful(), arrays), alone_, strict=True):
+        assert count == tokens
+        assert nats == pytest.approx(wanted, abs=1e-4)

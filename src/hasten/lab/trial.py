@@ -35,6 +35,8 @@ SCENE_ROUNDS = 8
 SCENE_OFFLINE = (32, 256)
 SCENE_SINGLE = (4, 64)
 SCENE_GENERATE = (2, 64)
+GENERATE_ROWS, OPENING_S = 16, 20.0
+"""Prompts that a variant may decode together, and the seconds that three workers take to load a language model."""
 """The least and the most samples of a scene; a round of the baseline takes at least the least."""
 SCREEN_ROUNDS = 5
 LEAST_ROUNDS, BASELINE_SHARE = 2, 0.1
@@ -65,6 +67,7 @@ class Lab(Protocol):
     def baseline(self) -> Trial: ...
     def screen(self, recipe: Recipe, origin: str = "search", why: str = "") -> Trial: ...
     def race(self, recipes: Sequence[Recipe], budget_s: float) -> dict[str, Figure]: ...
+    def final_s(self) -> float: ...
     def confirm(self, trial: Trial, beside: Sequence[Trial], budget_s: float) -> list[Trial]: ...
     def operators(self, recipe: Recipe) -> list[dict[str, Any]]: ...
     def profile(self, recipe: Recipe) -> dict[str, Any]: ...
@@ -258,6 +261,12 @@ class LocalLab:
             with self._open(recipe, pool[:1]) as station:
                 self._answers[stage] = Expected(path, station.outputs(pool, path, seconds))
         return self._answers[stage]
+
+    def final_s(self) -> float:
+        """The seconds that a confirmation takes at least, where they are many: its rounds, and opening its workers."""
+        if self.workload.program != "generate":
+            return 0.0
+        return SLOW_ROUNDS * GENERATE_ROWS * self._per_sample_s * 1.5 + VERIFY_S + OPENING_S
 
     # -- racing and confirming ------------------------------------------------------------------------------------
 

@@ -157,14 +157,18 @@ class Generator:
             yield text[len(told) :]
 
     def judge(self, samples: Sequence[Sample]) -> list[Outputs]:
-        """How well the model foresees each text: what perplexity is made of."""
+        """How well the model foresees each text: what perplexity is made of.
+
+        Texts share batches as prompts do, so that what padding does to them is judged with the rest.
+        """
         import numpy as np
 
-        found = []
-        for sample in samples:
-            ids = self._encode(sample)[:SCORED]
+        texts = [self._encode(sample)[:SCORED] for sample in samples]
+        found: list[Outputs] = [{}] * len(texts)
+        for batch in batched([len(text) for text in texts], self.settings):
             with self._state() as state:
-                found.append({LOSS: np.array(_loss(state.state, ids), np.float64)})
+                for index, loss in zip(batch, losses(state.state, [texts[i] for i in batch]), strict=True):
+                    found[index] = {LOSS: np.array(loss, np.float64)}
         return found
 
     # -- the runner's other duties --------------------------------------------------------------------------------
@@ -288,17 +292,8 @@ def batched(lengths: Sequence[int], settings: GenerateSettings) -> list[list[int
 
 def together(state: DecoderState, prompts: Sequence[np.ndarray], most: int) -> Iterator[list[list[int]]]:
     """Decode prompts side by side, the shorter ones padded in front."""
-    import numpy as np
-
-    longest = max(len(prompt) for prompt in prompts)
-    ids = np.zeros((len(prompts), longest), np.int64)
-    mask = np.zeros((len(prompts), longest + most), np.int64)
-    for row, prompt in enumerate(prompts):
-        ids[row, longest - len(prompt) :] = prompt
-        mask[row, longest - len(prompt) :] = 1
-    own = mask.cumsum(axis=1) - 1
-    positions = np.maximum(own, 0)
-    fed = longest
+    ids, mask, positions = padded(prompts, most)
+    fed = ids.shape[1]
     chosen = state.feed(ids, mask[:, :fed], positions[:, :fed], 1)[:, -1].argmax(axis=-1)
     yield [[int(token)] for token in chosen]
     for _ in range(most - 1):
@@ -348,17 +343,35 @@ def look_up(text: Sequence[int], width: int) -> list[int]:
     return []
 
 
-def _loss(state: DecoderState, ids: np.ndarray) -> tuple[float, int]:
-    """The summed negative log-likelihood of all tokens but the first, and how many those are."""
+def losses(state: DecoderState, texts: Sequence[np.ndarray]) -> list[tuple[float, int]]:
+    """Of each text the summed negative log-likelihood of all tokens but the first, and how many those are."""
     import numpy as np
 
-    total = 0.0
-    mask = np.ones((1, len(ids)), np.int64)
-    for begin in range(0, len(ids) - 1, PIECE):
-        end = min(begin + PIECE, len(ids) - 1)
-        logits = state.feed(ids[None, begin:end], mask[:, :end], np.arange(begin, end)[None], end - begin)[0]
-        scores = logits.astype(np.float64)
-        top = scores.max(axis=1, keepdims=True)
-        normal = top[:, 0] + np.log(np.exp(scores - top).sum(axis=1))
-        total += float((normal - scores[np.arange(end - begin), ids[begin + 1 : end + 1]]).sum())
-    return total, len(ids) - 1
+    ids, mask, positions = padded(texts)
+    longest = ids.shape[1]
+    totals = np.zeros(len(texts))
+    width = max(1, PIECE // len(texts))
+    for begin in range(0, longest - 1, width):
+        end = min(begin + width, longest - 1)
+        logits = state.feed(ids[:, begin:end], mask[:, :end], positions[:, begin:end], end - begin)
+        top = logits.max(axis=-1)
+        normal = top + np.log(np.exp(logits - top[..., None]).sum(axis=-1, dtype=np.float64))
+        chosen = np.take_along_axis(logits, ids[:, begin + 1 : end + 1, None], axis=-1)[..., 0]
+        totals += ((normal - chosen) * mask[:, begin:end]).sum(axis=1)
+    return [(float(total), len(text) - 1) for total, text in zip(totals, texts, strict=True)]
+
+
+def padded(prompts: Sequence[np.ndarray], more: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Token numbers, mask and positions of prompts that end together, the shorter ones padded in front.
+
+    Mask and positions have room for `more` tokens after them.
+    """
+    import numpy as np
+
+    longest = max(len(prompt) for prompt in prompts)
+    ids = np.zeros((len(prompts), longest), np.int64)
+    mask = np.zeros((len(prompts), longest + more), np.int64)
+    for row, prompt in enumerate(prompts):
+        ids[row, longest - len(prompt) :] = prompt
+        mask[row, longest - len(prompt) :] = 1
+    return ids, mask, np.maximum(mask.cumsum(axis=1) - 1, 0)

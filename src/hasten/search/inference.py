@@ -158,6 +158,7 @@ class Search:
         """Measure the model as brought, unless a stored trial did."""
         trial = self.known.get(self.brought.id) or self._keep(self._ready().baseline())
         self.trials[trial.id] = trial
+        self.reserve = max(self.reserve, min(self.lab.final_s(), self.study.goal.budget_s / 1.5))
         for recipe in self.fixed:
             given = Proposal(recipe, Prediction(1.0, "given"), "the recipe as given", "recipe")
             self._push(given, self.brought, 1.0)
