@@ -15,6 +15,7 @@ from hasten.errors import Failed, InvalidInput
 SECTIONS = ("runtime", "runner", "cache")
 
 
+_SAID = frozenset({"name", "precision", "streams", "threads"})
 UNSAID: Mapping[str, Any] = {"scheme": "mixed", "transformer": True}
 """Options that nearly every recipe of their kind has, which one line need not say."""
 
@@ -152,6 +153,11 @@ class Recipe:
         runtime = [str(r.get("name", "")), str(r.get("precision", ""))]
         if "streams" in r or "threads" in r:
             runtime.append(f"{r.get('streams', 1)}x{r.get('threads', 'all')}")
+        runtime += [
+            (key if value is True else f"{key} {value}").replace("_", " ")
+            for key, value in r.items()
+            if key not in _SAID and isinstance(value, str | int) and value is not False
+        ]
         settings = dict(self.runner)
         buckets = settings.pop("buckets", None)
         form = settings.pop("form", "batch")
