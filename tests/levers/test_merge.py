@@ -73,3 +73,14 @@ def test_weights_that_lie_the_other_way_stay_apart() -> None:
 
     graph = model(lambda rows, kind: op.constant(DRAW.normal(size=(8, rows)).astype(np.float32)), [4, 4], False)
     assert merged(graph) == 0
+
+
+def test_merged_weights_are_held_and_not_only_pointed_to() -> None:
+    graph = model(packed, [512, 512])
+    x = DRAW.normal(size=(1, 2, 8)).astype(np.float32)
+    before = run(graph, x)
+    merged(graph)
+    for _ in range(50):  # what was freed is written over
+        np.full(1 << 14, 255, np.uint8)
+    for found, wanted in zip(run(graph, x), before, strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-4)

@@ -128,8 +128,9 @@ def _stacked_constant(nodes: Sequence[Any]) -> Any:
     if kind.bitwidth < 8:
         if any(int(np.prod(shape)) * kind.bitwidth % 8 for shape in shapes):
             raise _Different  # rows that begin within a byte
-        packed = [np.array(node.get_tensor_view().data, copy=True).reshape(-1).view(np.uint8) for node in nodes]
-        return op.constant(Tensor(np.concatenate(packed), Shape(whole), kind))
+        held = Tensor(kind, Shape(whole))  # memory of its own: one made from an array would only point to it
+        held.data[:] = np.concatenate([np.array(node.get_tensor_view().data).view(np.uint8) for node in nodes])
+        return op.constant(held)
     return op.constant(np.concatenate([node.get_data() for node in nodes]))
 
 

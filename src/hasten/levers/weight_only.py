@@ -78,7 +78,8 @@ class WeightOnly:
         for bits in (4, 8) if small_first else (8, 4):
             # A language model's step has no time to subtract zero points from its weights.
             step = Step(
-                self.name, {"bits": bits} | ({"symmetric": True} if case.workload.program == "generate" else {})
+                self.name,
+                {"bits": bits} | ({"symmetric": True, "group": 32} if case.workload.program == "generate" else {}),
             )
             why = f"weights stored in {bits} bits: {4 / BYTES[bits]:.1f}x less to read"
             yield Proposal(case.recipe.with_step(step), self._gain(case, bits), why, self.name)

@@ -25,7 +25,10 @@ def why(winner: Trial, goal: Goal) -> str:
     if drop.value == 0:
         text += f", {metric} unchanged"
     else:
-        word = "down" if drop.value > 0 else "up"
+        worse = drop.value > 0
+        # Of a metric that is better when lower, worse is up.
+        risen = not worse if quality.beside is None else quality.value.value > quality.beside
+        word = "up" if risen else "down"
         text += f", {metric} {word} by {abs(drop.value):.2g} {drop.unit}"
     if quality.bound is not None:
         text += f" (at most {max(0.0, quality.bound):.2g} {drop.unit} with 95% confidence, allowed {goal.max_drop})"
