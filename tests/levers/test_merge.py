@@ -23,8 +23,9 @@ def packed(rows: int, kind: str) -> Any:
     import openvino as ov
     from openvino import opset13 as op
 
-    data = DRAW.integers(0, 256, rows * 8 // 2).astype(np.uint8)
-    weights = op.convert(op.constant(ov.Tensor(data, ov.Shape([rows, 2, 4]), ov.Type.u4)), "f32")
+    held = ov.Tensor(ov.Type.u4, ov.Shape([rows, 2, 4]))
+    held.data[:] = DRAW.integers(0, 256, rows * 8 // 2)
+    weights = op.convert(op.constant(held), "f32")
     zero = op.convert(op.constant(DRAW.integers(0, 16, (rows, 2, 1)).astype(np.uint8)), "f32")
     scale = op.constant(DRAW.uniform(0.1, 1, (rows, 2, 1)).astype(np.float32))
     return op.reshape(op.multiply(op.subtract(weights, zero), scale), op.constant(np.array([rows, 8])), False)

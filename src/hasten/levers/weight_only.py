@@ -76,11 +76,10 @@ class WeightOnly:
             return
         small_first = case.goal.optimise in ("size", "memory") or case.workload.program == "generate"
         for bits in (4, 8) if small_first else (8, 4):
-            # A language model's step has no time to subtract zero points from its weights.
-            step = Step(
-                self.name,
-                {"bits": bits} | ({"symmetric": True, "group": 32} if case.workload.program == "generate" else {}),
-            )
+            options: dict[str, Any] = {"bits": bits}
+            if case.workload.program == "generate":  # a step has no time to subtract zero points from its weights
+                options |= {"symmetric": True} | ({"group": 32} if bits == 4 else {})
+            step = Step(self.name, options)
             why = f"weights stored in {bits} bits: {4 / BYTES[bits]:.1f}x less to read"
             yield Proposal(case.recipe.with_step(step), self._gain(case, bits), why, self.name)
 
