@@ -122,7 +122,7 @@ def main(name: str, groups: Sequence[Group], options: argparse.Namespace) -> int
             print(f"no figure begins with {prefix}; there are: {', '.join(known)}", file=sys.stderr)
     document = describe(name, options.quick)
     if options.only and target is not None and target.is_file():
-        document["figures"] = json.loads(target.read_text(encoding="utf-8"))["figures"]
+        document["figures"] = earlier(json.loads(target.read_text(encoding="utf-8")))
     started = time.monotonic()
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that nothing stays behind
     with fresh_home():
@@ -131,12 +131,18 @@ def main(name: str, groups: Sequence[Group], options: argparse.Namespace) -> int
                 continue
             run.say(f"taking {', '.join(group.units)}")
             for figure, row in take(group, run).items():
-                document["figures"][figure] = row
+                document["figures"][figure] = {**row, "date": document["date"], "commit": document["commit"]}
                 print(line(figure, row), flush=True)
             if target is not None:
                 write(target, document)
     run.say(f"done in {(time.monotonic() - started) / 60:.1f} min" + (f", written to {target}" if target else ""))
     return 0
+
+
+def earlier(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The figures of an earlier run, each with when and at which commit it was taken."""
+    when = {"date": document["date"], "commit": document["commit"]}
+    return {name: {**when, **row} for name, row in document["figures"].items()}
 
 
 def take(group: Group, run: Run) -> dict[str, dict[str, Any]]:

@@ -87,8 +87,10 @@ def table(document: Mapping[str, Any], brief: bool = False) -> str:
         lines.append(f"| {TITLES.get(name, f'`{name}`')} | {found} | {interval} | {goal} | {met} |")
     machine = document["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in document["versions"].items() if name != "hasten")
+    commits = dict.fromkeys(figure.get("commit", document["commit"]) for figure in document["figures"].values())
+    at = " and ".join(f"`{commit}`" for commit in commits)
     taken = (
-        f"Taken on {document['date'][:10]} at commit `{document['commit']}` with `python -m "
+        f"Taken on {document['date'][:10]} at commit {at} with `python -m "
         f"benchmarks.{document['benchmark']}` on {machine['cpus']} cores of an {machine['processor']} "
         f"({', '.join(machine['instructions'])})"
     )

@@ -54,7 +54,7 @@ def _llama(payload: dict[str, Any]) -> Any:
         tokens: list[int] = []
         model.eval(model.tokenize(text.encode(), add_bos=False))
         for number in range(payload["new_tokens"]):
-            tokens.append(model.sample(temp=0.0, logit_bias=None))
+            tokens.append(model.sample(temp=0.0))
             if number + 1 < payload["new_tokens"]:
                 model.eval(tokens[-1:])
         return str(model.detokenize([token for token in tokens if token != end]).decode(errors="replace"))
