@@ -77,7 +77,7 @@ def test_a_language_model_says_what_it_needs(hasten: Hasten, texts: Path) -> Non
     said = hasten("optimize", str(MODEL), "--budget", "5s")
     assert said.code == 2
     assert "--data" in said.err
-    said = hasten("bench", str(MODEL), "--data", str(texts), "--metric", "accuracy")
+    said = hasten("optimize", str(MODEL), "--data", str(texts), "--metric", "accuracy", "--budget", "5s")
     assert said.code == 2
     assert "text-perplexity" in said.err
     assert said.plain

@@ -89,7 +89,8 @@ def test_a_vision_model(tmp_path):
 def test_text_becomes_token_numbers_by_the_folders_tokenizer(tmp_path):
     folder = bert(tmp_path / "encoder")
     (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 5}')
-    model, words = intake.load(folder), intake.tokenizer(folder)
+    model = intake.load(folder)
+    words = intake.tokenizer(folder, model)
     path = tmp_path / "texts.jsonl"
     path.write_text('{"text": "the cat sat", "label": 1}\n{"text": "a dog ran on the mat", "label": 0}\n')
     samples = data.ingest(path, model, tmp_path / "samples", tokenizer=words.path)
@@ -112,7 +113,8 @@ def test_the_runner_takes_text_and_ignores_the_numbers_beside_it(tmp_path):
     from hasten.variant import Variant
 
     folder = bert(tmp_path / "encoder", pooling="mean_tokens")
-    model, words = intake.load(folder), intake.tokenizer(folder)
+    model = intake.load(folder)
+    words = intake.tokenizer(folder, model)
     variant = Variant({"main": model, "tokenizer": words})
     texts = ["the cat sat", "a dog ran on the mat", "the mat"]
     samples = [{"text": np.asarray(text, object), "input_ids": np.zeros(1, np.int64)} for text in texts]

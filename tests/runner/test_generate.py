@@ -132,7 +132,9 @@ def test_answers_come_in_order_whatever_shares_their_batch_and_say_how_long_they
             wanted = found
             assert [timing.tokens for timing in generator.timings] == [6] * 4
             assert all(0 < timing.first_s <= timing.whole_s for timing in generator.timings)
-            assert "".join(generator.stream("cde")) == found[1]
+            assert "".join(generator.stream("cde")) == generator.answer("cde") == found[1]
+            assert found[1].startswith(generator.answer("cde", 2))
+            assert len(generator.answer("cde", 9)) == 9
             assert str(generator.submit(samples[3]).result()["text"]) == found[3]
             assert generator.run([]) == []
             with pytest.raises(InvalidInput, match="empty"):

@@ -213,7 +213,7 @@ def test_two_builders_at_once_build_once(tmp_path, built, monkeypatch):
 
     def slow(*arguments, **options):
         inside.set()
-        assert go_on.wait(30)
+        assert go_on.wait(120)
         return apply(*arguments, **options)
 
     monkeypatch.setattr(build, "run", slow)
@@ -223,10 +223,10 @@ def test_two_builders_at_once_build_once(tmp_path, built, monkeypatch):
     ]
     for thread in threads:
         thread.start()
-    assert inside.wait(30)
+    assert inside.wait(120)
     go_on.set()
     for thread in threads:
-        thread.join(30)
+        thread.join(120)
     assert built == ["fuse"]
     assert found[0] == found[1] == found[2]
     assert not list((tmp_path / "variants").glob("*.lock"))

@@ -12,7 +12,7 @@ from typing import Any
 from hasten.bundle.program import BundledModel
 from hasten.errors import InvalidInput
 from hasten.model import Model
-from hasten.runner.generate import PROMPT, Generator, open_generator
+from hasten.runner.generate import Generator, open_generator
 from hasten.workload import Padding
 
 
@@ -28,12 +28,10 @@ class BundledGenerator(BundledModel):
             raise InvalidInput(f"this version does not run the program {self.manifest['program']!r}")
         return open_generator(runtime, model, tokenizer, recipe.get("runtime", {}), recipe.get("runner", {}))
 
-    def answer(self, prompt: str) -> str:
-        """What the model adds to one text."""
-        import numpy as np
+    def answer(self, prompt: str, new_tokens: int | None = None) -> str:
+        """What the model adds to one text, in at most `new_tokens` (those of the recipe, where not given)."""
+        return self._runner.answer(prompt, new_tokens)
 
-        return str(self._runner.run_one({PROMPT: np.array(prompt)})[PROMPT])
-
-    def stream(self, prompt: str) -> Iterator[str]:
+    def stream(self, prompt: str, new_tokens: int | None = None) -> Iterator[str]:
         """The same in pieces, as they come."""
-        yield from self._runner.stream(prompt)
+        yield from self._runner.stream(prompt, new_tokens)

@@ -8,6 +8,9 @@ from hasten.view.number import short
 
 NAMES = {
     "throughput_per_s": "throughput",
+    "tokens_per_s": "tokens a second",
+    "ttft_ms": "time to the first token, median",
+    "tpot_ms": "time for each further token, median",
     "latency_ms.p50": "latency, median",
     "latency_ms.p90": "latency, p90",
     "latency_ms.p99": "latency, p99",
@@ -28,8 +31,16 @@ def readme(study: Study, trial: Trial, package: str) -> str:
     if workload.tokenizer is not None:
         taken = [(t.name, t.dtype, ("batch",)) for t in workload.samples.inputs if t.dtype == "string"]
     inputs = "\n".join(f"- input {_code(each)}: {dtype}, {_shape(shape)}" for each, dtype, shape in taken)
-    needs = package if workload.tokenizer is None else f"{package} and tokenizers"
-    outputs = "\n".join(f"- output {_code(t.name)}: {t.dtype}, {_shape(t.shape)}" for t in model.signature.outputs)
+    speaks = workload.program == "generate"
+    words = "openvino-tokenizers" if speaks else "tokenizers"
+    needs = package if workload.tokenizer is None else f"{package} and {words}"
+    given = (
+        [("text", "string", ("batch",))] if speaks else [(t.name, t.dtype, t.shape) for t in model.signature.outputs]
+    )
+    outputs = "\n".join(f"- output {_code(each)}: {dtype}, {_shape(shape)}" for each, dtype, shape in given)
+    spoken = (
+        '\n        answer = model.answer("Once upon a time", new_tokens=40)  # or model.stream(...)' if speaks else ""
+    )
     title = name if trial.origin == "brought" else f"{name}, made faster by hasten"
     return f"""# {title}
 
@@ -48,7 +59,7 @@ or from Python, in this folder:
 
     from run import Model
     with Model() as model:
-        outputs = model(inputs)     # a dict of arrays with the batch axis first, or a list of samples
+        outputs = model(inputs)     # a dict of arrays with the batch axis first, or a list of samples{spoken}
 
 It needs Python 3.11 or newer, NumPy and {needs}; not hasten. With hasten: `hasten.load("this folder")(inputs)`.
 

@@ -53,9 +53,12 @@ def look(runner: Runner, samples: Sequence[Sample], alone: Sequence[Outputs]) ->
 
 def apart(found: Sequence[Outputs], wanted: Sequence[Outputs]) -> tuple[str, float]:
     """The output that differs most, and by how much of its largest magnitude; text is not looked at."""
+    import numpy as np
+
     worst = ("", 0.0)
     for ours, theirs in zip(found, wanted, strict=True):
         for name, value in theirs.items():
+            value = np.asarray(value)  # text of one sample may come as it is
             if value.dtype.kind in "fiub":
                 worst = max(worst, (name, difference({name: ours[name]}, {name: value})), key=lambda each: each[1])
     return worst

@@ -129,20 +129,27 @@ class Generator:
         """The answer to one prompt, as soon as possible."""
         return self.run([sample])[0]
 
+    def answer(self, prompt: str, new_tokens: int | None = None) -> str:
+        """What the model adds to one text, in at most `new_tokens` (those of the settings, where not given)."""
+        return "".join(self.stream(prompt, new_tokens))
+
     def submit(self, sample: Sample) -> Future[Outputs]:
         """Start one prompt and return at once."""
         return self._pool.submit(lambda: self._answer([self._encode(sample)], perf_counter())[0][0])
 
-    def stream(self, prompt: str) -> Iterator[str]:
+    def stream(self, prompt: str, new_tokens: int | None = None) -> Iterator[str]:
         """One answer in pieces as they come, each whole words or signs of it: together they are what `run` gives."""
         import numpy as np
 
+        most = self.settings.new_tokens if new_tokens is None else new_tokens
+        if most < 1:
+            raise InvalidInput(f"an answer of {most} tokens makes no sense", "give at least 1")
         ids: list[int] = []
         told = ""
         with self._state() as state:
-            for chosen in self._decode(state.state, [self._encode({PROMPT: np.array(prompt)})]):
+            for chosen in self._decode(state.state, [self._encode({PROMPT: np.array(prompt)})], most):
                 for token in chosen[0]:
-                    if token == self._tokenizer.end or len(ids) == self.settings.new_tokens:
+                    if token == self._tokenizer.end or len(ids) == most:
                         break
                     ids.append(token)
                 else:
@@ -217,7 +224,7 @@ class Generator:
         ended = [False] * len(prompts)
         first: list[float] = []
         with self._state() as state:
-            for chosen in self._decode(state.state, prompts):
+            for chosen in self._decode(state.state, prompts, self.settings.new_tokens):
                 first = first or [perf_counter() - start]
                 for row, tokens in enumerate(chosen):
                     for token in tokens:
@@ -234,11 +241,11 @@ class Generator:
         self.history.extend(timings)
         return texts, timings
 
-    def _decode(self, state: DecoderState, prompts: list[np.ndarray]) -> Iterator[list[list[int]]]:
-        """The tokens that each sequence gains in each step, at most `new_tokens` of them in all steps."""
+    def _decode(self, state: DecoderState, prompts: list[np.ndarray], most: int) -> Iterator[list[list[int]]]:
+        """The tokens that each sequence gains in each step, at most `most` of them in all steps."""
         if len(prompts) == 1 and self.settings.lookup:
-            return drafted(state, prompts[0], self.settings.new_tokens, self.settings.lookup)
-        return together(state, prompts, self.settings.new_tokens)
+            return drafted(state, prompts[0], most, self.settings.lookup)
+        return together(state, prompts, most)
 
     def _state(self) -> _Lent:
         self.load()

@@ -187,7 +187,7 @@ def prepare(
         tuple(found["lengths"] or ()),
         found["duplicates"],
         tuple(notes),
-        steady.get("chance", ""),
+        unsteady=steady.get("chance", ""),
     )
 
 
@@ -221,7 +221,7 @@ def _prepare_generation(
     ]
     if samples.count < 64:
         notes.append(f"only {samples.count} samples: a small loss of quality cannot be told from none")
-    return Prepared(workload, (), (), 0.0, tuple(notes), new_tokens)
+    return Prepared(workload, (), (), 0.0, tuple(notes), new_tokens=new_tokens)
 
 
 def served_json(served: Served) -> dict[str, Any]:
