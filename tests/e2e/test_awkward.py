@@ -38,7 +38,7 @@ def _home(home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_an_awkward_model_is_shipped_or_refused_with_the_reason(name: str, tmp_path: Path) -> None:
-    found = handled(name, tmp_path)
+    found = handled(name, tmp_path, 4.0)
     assert found.ended == ("refused" if name in REFUSED else "shipped"), found.how
     assert REFUSED.get(name, "") in found.how
 
