@@ -6,7 +6,7 @@ import itertools
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -167,4 +167,4 @@ def _run(opened: Opened, scenario: str, scene: Sequence[Mapping[str, np.ndarray]
 
 def _answers(runner: Runner | Generator) -> list[tuple[float, float, int]]:
     """Of each answer of a language model: seconds to its first token, seconds in all, tokens."""
-    return [(each.first_s, each.whole_s, each.tokens) for each in getattr(runner, "timings", ())]
+    return [astuple(each) for each in getattr(runner, "timings", ())]

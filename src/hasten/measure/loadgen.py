@@ -7,7 +7,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +139,7 @@ def bench(payload: dict[str, Any], scope: Scope) -> dict[str, Any]:
         "joules": meter.energy.value,
         "energy_source": meter.energy.source,
         "peak_memory_bytes": peak,
-        "answers": [(each.first_s, each.whole_s, each.tokens) for each in history],
+        "answers": [astuple(each) for each in history],
     }
 
 

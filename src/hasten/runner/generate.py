@@ -11,12 +11,13 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from hasten.errors import InvalidInput
 from hasten.model import Model
+from hasten.runner.plan import check_keys
 from hasten.runtimes.base import Decoder, DecoderState, LanguageRuntime, OperatorTime, Settings, TextTokenizer
 
 if TYPE_CHECKING:
@@ -55,12 +56,7 @@ class GenerateSettings:
 
     @classmethod
     def read(cls, runner: Mapping[str, Any]) -> GenerateSettings:
-        known = [field.name for field in fields(cls)]
-        unknown = sorted(set(runner) - set(known))
-        if unknown:
-            raise InvalidInput(
-                f"[runner] of a language model has unknown keys: {', '.join(unknown)}", f"keys are: {', '.join(known)}"
-            )
+        check_keys("[runner] of a language model", cls, runner)
         for key, least in (("new_tokens", 1), ("batch", 1), ("lookup", 0)):
             value = runner.get(key, least)
             if not isinstance(value, int) or isinstance(value, bool) or value < least:

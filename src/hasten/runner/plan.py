@@ -35,10 +35,7 @@ class RunnerSettings:
 
     @classmethod
     def from_recipe(cls, runner: Mapping[str, Any]) -> RunnerSettings:
-        known = [field.name for field in fields(cls)]
-        unknown = sorted(set(runner) - set(known))
-        if unknown:
-            raise InvalidInput(f"[runner] has unknown keys: {', '.join(unknown)}", f"keys are: {', '.join(known)}")
+        check_keys("[runner]", cls, runner)
         for key in ("batch", "batch_tokens", "row_tokens", "rows", "segments"):
             if key in runner and not _positive(runner[key]):
                 raise InvalidInput(f"[runner] {key} = {runner[key]!r} makes no sense", "give a whole number from 1 up")
@@ -68,6 +65,14 @@ class RunnerSettings:
         if self.batch_tokens is None or length is None:
             return self.batch
         return max(1, self.batch_tokens // max(1, length))
+
+
+def check_keys(what: str, settings: Any, given: Mapping[str, Any]) -> None:
+    """Raise `InvalidInput` where `given` has keys that the dataclass `settings` has no field for."""
+    known = [field.name for field in fields(settings)]
+    unknown = sorted(set(given) - set(known))
+    if unknown:
+        raise InvalidInput(f"{what} has unknown keys: {', '.join(unknown)}", f"keys are: {', '.join(known)}")
 
 
 @dataclass(frozen=True)
