@@ -159,19 +159,21 @@ def test_the_source_models_types_are_kept_whatever_the_variant_takes(tmp_path):
 @pytest.mark.parametrize("runtime", ["onnxruntime", "openvino"])
 def test_a_failing_batch_fails_the_run_and_the_runner_stays_usable(tmp_path, runtime):
     model = save(
-        tmp_path / "reshape.onnx",
-        [helper.make_node("Reshape", ["x", "shape"], ["y"])],
-        [Tensor("x", "float32", ("n", "m")), Tensor("shape", "int64", (2,))],
-        [Tensor("y", "float32", ("n", "k"))],
+        tmp_path / "product.onnx",
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        [Tensor("x", "float32", ("n", "m")), Tensor("w", "float32", ("k", "l"))],
+        [Tensor("y", "float32", ("n", "l"))],
     )
-    good = [{"x": np.ones(4, np.float32), "shape": np.array([1, 4])} for _ in range(6)]
-    bad = [*good[:3], {"x": np.ones(4, np.float32), "shape": np.array([1, 3])}, *good[3:]]
-    with open_on(model, runtime, streams=2) as opened:
-        with pytest.raises(Failed):
-            opened.run(bad)
-        with pytest.raises(Failed):
-            opened.submit(bad[3]).result(timeout=60)
-        assert len(opened.run(good)) == 6
+    good = [{"x": np.ones(4, np.float32), "w": np.ones((4, 2), np.float32)} for _ in range(6)]
+    bad = [*good[:3], {"x": np.ones(4, np.float32), "w": np.ones((3, 2), np.float32)}, *good[3:]]
+    for streams in (1, 2):
+        with open_on(model, runtime, streams=streams) as opened:
+            for _ in range(5):
+                with pytest.raises(Failed):
+                    opened.run(bad)
+                with pytest.raises(Failed):
+                    opened.submit(bad[3]).result(timeout=60)
+                assert [answer["y"].tolist() for answer in opened.run(good)] == [[4, 4]] * 6
 
 
 def test_one_runner_serves_many_threads(tmp_path):

@@ -179,3 +179,24 @@ def test_a_compiled_model_is_kept_in_the_cache_folder(tmp_path):
 def test_weights_may_be_read_instead_of_mapped(tmp_path):
     session = OpenVino().load(linear(tmp_path)[0], Settings(options={"mmap": False, "denormals": True}))
     assert session.run({"x": np.ones((1, 4), np.float32)})["y"].shape == (1, 3)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_failed_batch_spoils_no_other(tmp_path, threads):
+    model = save(
+        tmp_path / "product.onnx",
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        [Tensor("x", "float32", ("n", "m")), Tensor("w", "float32", ("k", "l"))],
+        [Tensor("y", "float32", ("n", "l"))],
+    )
+    good = {"x": np.ones((1, 4), np.float32), "w": np.ones((4, 2), np.float32)}
+    bad = good | {"w": np.ones((3, 2), np.float32)}
+    session = OpenVino().load(model, Settings(streams=1, threads=threads))
+    for run in (session.run, lambda batch: session.submit(batch).result()):
+        for _ in range(5):
+            with pytest.raises(Failed):
+                run(bad)
+            under_way = [session.submit(good) for _ in range(3)]
+            assert run(good)["y"].tolist() == [[4, 4]]
+            assert [each.result()["y"].tolist() for each in under_way] == [[[4, 4]]] * 3
+    session.close()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hasten import formats
-from hasten.errors import InvalidInput
+from hasten.errors import Failed, InvalidInput
 from hasten.runtimes.base import Settings
 from hasten.runtimes.openvino_decoder import OpenVinoLanguage
 
@@ -24,7 +24,8 @@ def bigrams(path: Path, product: bool = True) -> Path:
     inputs = [op.parameter([-1, -1], np.int64, name) for name in names]
     for name, each in zip(names, inputs, strict=True):
         each.output(0).get_tensor().set_names({name})
-    hidden = op.gather(op.constant(TABLE), inputs[0], op.constant(np.int64(0)))
+    nothing = op.relu(op.negative(op.unsqueeze(op.convert(inputs[2], "f32"), op.constant(np.int64(-1)))))
+    hidden = op.add(op.gather(op.constant(TABLE), inputs[0], op.constant(np.int64(0))), nothing)
     logits = op.matmul(hidden, op.constant(HEAD), False, False) if product else op.relu(hidden)
     logits.output(0).get_tensor().set_names({"logits"})
     ov.save_model(ov.Model([logits], inputs), path, compress_to_fp16=False)
@@ -46,6 +47,18 @@ def test_logits_are_those_of_the_rows_asked_for(tmp_path: Path) -> None:
     times = decoder.operators(ids[:1], repeats=3)
     assert sum(time.microseconds for time in times) > 0
     decoder.close()
+
+
+def test_a_failed_step_spoils_no_other(tmp_path: Path) -> None:
+    decoder = OpenVinoLanguage().decoder(formats.inspect(bigrams(tmp_path / "bigrams.xml")), Settings("fp32"))
+    state, other = decoder.begin(), decoder.begin()
+    ids, one = np.array([[1, 5]]), np.array([[0, 1]])
+    for _ in range(20):
+        with pytest.raises(Failed):
+            state.feed(ids, one, np.array([[0, 1, 2]]), 2)  # more positions than tokens
+        for each in (state, other):
+            each.reset()
+            np.testing.assert_allclose(each.feed(ids, one, one, 2), TABLE[ids] @ HEAD, rtol=1e-5)
 
 
 def test_what_is_no_decoder_is_refused(tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import statistics
+import threading
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,28 +52,35 @@ class OpenVinoLanguage:
 class OpenVinoDecoder:
     """A compiled decoder. Each sequence under way has a state of its own: see `begin`."""
 
-    def __init__(self, model: Model, settings: Settings) -> None:
+    def __init__(self, model: Model, settings: Settings, extra: Mapping[str, Any] | None = None) -> None:
         graph = Graph(model, bool(settings.options.get("mmap", True)))
         missing = {"input_ids", "attention_mask", "position_ids"} - {t.name for t in model.signature.inputs}
         if missing:
             raise InvalidInput(f"{model.path.name} is no decoder: it has no input {', '.join(sorted(missing))}")
         self._beams = any(tensor.name == "beam_idx" for tensor in model.signature.inputs)
-        self._settings, self._graph = settings, graph
+        self._model, self._settings, self._graph, self._extra = model, settings, graph, extra or {}
         ask_for_rows(graph.model)
-        self._compiled = graph.compile(settings, {})
+        self._lock = threading.Lock()
+        self.compiled = graph.compile(settings, self._extra)
 
     def begin(self) -> OpenVinoState:
-        return OpenVinoState(self._compiled, self._beams)
+        return OpenVinoState(self, self._beams)
+
+    def renew(self, failed: Any) -> None:
+        """Compile anew in place of `failed`: after a failure, what it is given next fails too (`OpenVinoSession`)."""
+        with self._lock:
+            if self.compiled is failed:
+                self.compiled = self._graph.compile(self._settings, self._extra)
 
     def operators(self, context: np.ndarray, repeats: int = 10) -> list[OperatorTime]:
         """Median times of one decoding step after `context` (token numbers [1, length]).
 
-        Compiles a second time, with counters on; kernels and fusions are the same.
+        Loads a second time, with counters on; kernels and fusions are the same.
         """
         import numpy as np
 
         single = Settings(self._settings.precision, self._settings.threads, 1, None, self._settings.options)
-        state = OpenVinoState(self._graph.compile(single, {"PERF_COUNT": True}), self._beams)
+        state = OpenVinoDecoder(self._model, single, {"PERF_COUNT": True}).begin()
         whole = np.ones((1, context.shape[1] + repeats), np.int64)
         state.feed(context, whole[:, : context.shape[1]], np.arange(context.shape[1])[None], 1)
         found: dict[str, list[tuple[float, str, str]]] = {}
@@ -89,14 +98,19 @@ class OpenVinoDecoder:
         return fitted(times, sum(time.microseconds for time in times))
 
     def close(self) -> None:
-        self._compiled = None
+        self.compiled = None
 
 
 class OpenVinoState:
     """The keys and values of some sequences that are decoded together."""
 
-    def __init__(self, compiled: Any, beams: bool) -> None:
-        self.request, self._beams = compiled.create_infer_request(), beams
+    def __init__(self, decoder: OpenVinoDecoder, beams: bool) -> None:
+        self._decoder, self._beams = decoder, beams
+        self._take()
+
+    def _take(self) -> None:
+        self._compiled = self._decoder.compiled
+        self.request = self._compiled.create_infer_request()
 
     def feed(self, ids: np.ndarray, mask: np.ndarray, positions: np.ndarray, rows: int) -> np.ndarray:
         """Logits [sequences, rows, vocabulary] of the last `rows` of the tokens fed.
@@ -119,12 +133,16 @@ class OpenVinoState:
             self.request.infer(inputs, share_inputs=True)
             logits: np.ndarray = self.request.get_output_tensor(0).data
         except Exception as error:
+            self._decoder.renew(self._compiled)
             raise Failed(f"openvino: {readable(error)}") from None
         return logits
 
     def reset(self) -> None:
         """Forget everything that was fed."""
-        self.request.reset_state()
+        if self._compiled is self._decoder.compiled:
+            self.request.reset_state()
+        else:
+            self._take()
 
 
 class OpenVinoTokenizer:
