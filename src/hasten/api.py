@@ -287,6 +287,7 @@ def optimize(
     budget: str | float = "5m",
     out: str | Path | None = None,
     pack: bool = False,
+    fallback: bool = False,
     only: Sequence[str] = (),
     skip: Sequence[str] = (),
     runtime: Sequence[str] = (),
@@ -301,7 +302,7 @@ def optimize(
     on_event: OnEvent = ignore,
     **reading: Unpack[Reading],
 ) -> Study:
-    """Run the whole loop and, with `out`, ship the winner.
+    """Run the whole loop and, with `out`, ship the winner; with `fallback` beside what won on another runtime.
 
     Raises `GateRefused` where no variant and not even the model as brought is shown to satisfy `where`; nothing ships
     then, and the study is stored all the same.
@@ -335,7 +336,7 @@ def optimize(
     _gate(study)
     if out is not None and study.best is not None:
         on_event(Event("stage", "writing and verifying the bundle", 0.97))
-        save(study, out, pack=pack)
+        save(study, out, pack=pack, fallback=fallback, on_event=on_event)
     return study
 
 
@@ -405,15 +406,27 @@ def build(
     return study
 
 
-def save(study: Study, path: str | Path, *, pack: bool = False) -> Path:
-    """Write the bundle of a study's best trial, reload it in a fresh process and compare its outputs."""
+def save(
+    study: Study, path: str | Path, *, pack: bool = False, fallback: bool = False, on_event: OnEvent = ignore
+) -> Path:
+    """Write the bundle of a study's best trial, reload it in a fresh process and compare its outputs.
+
+    With `fallback`, the quickest trial that held on another runtime is inside too, for machines that lack the first;
+    where every trial ran on one runtime, there is none, and an event says so.
+    """
     from hasten.bundle import write
+    from hasten.search.answer import fallback as second
     from hasten.search.optimize import builder_of
 
     best = study.best
     if best is None:
         raise InvalidInput("the study has no best trial to ship", "run hasten optimize to the end")
-    return write(study, best, builder_of(study)(best.recipe), Path(path), pack=pack)
+    builder = builder_of(study)
+    other = second(study) if fallback else None
+    if fallback and other is None:
+        on_event(Event("note", "no fallback: everything that held ran on one runtime", None))
+    beside = None if other is None else (other, builder(other.recipe))
+    return write(study, best, builder(best.recipe), Path(path), pack=pack, fallback=beside)
 
 
 def load(path: str | Path, *, trust: bool = False) -> LoadedBundle | LoadedGenerator:

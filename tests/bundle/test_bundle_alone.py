@@ -22,6 +22,9 @@ from hypothesis import strategies as st
 
 from hasten import bundle
 from hasten.recipe import Recipe
+from hasten.runtimes import Availability
+from hasten.runtimes.openvino import OpenVino
+from hasten.search.answer import fallback
 
 RUNTIMES = ("onnxruntime", "openvino")
 
@@ -203,3 +206,37 @@ def test_it_gives_what_the_runner_gives_under_any_recipe(
         assert one.keys() == other.keys()
         for key in one:
             np.testing.assert_array_equal(one[key], other[key])
+
+
+def test_the_fallback_runs_where_the_runtime_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bundle on OpenVINO, the fallback on ONNX Runtime, and a site that has just that."""
+    made = case.study(tmp_path, recipe=Recipe(runtime={"name": "openvino", "precision": "fp32"}, runner={"batch": 4}))
+    second = fallback(made)
+    assert second is not None
+    assert second.recipe.runtime["name"] == "onnxruntime"
+    out = bundle.write(
+        made, case.chosen(made), case.variant(made), tmp_path / "b", fallback=(second, case.variant(made)), pack=False
+    )
+    site = tmp_path / "site"
+    site.mkdir()
+    for path in packages(out / "fallback" / "requirements.txt"):
+        (site / path.name).symlink_to(path)
+    image = np.stack([sample["image"] for sample in case.images()])
+    np.savez(tmp_path / "in.npz", image=image)
+    ran = alone(tmp_path, site, str(out / "run.py"), "in.npz", "out.npz")
+    assert ran.returncode == 0, ran.stderr
+    assert "the fallback of this bundle runs instead" in ran.stderr
+    with np.load(tmp_path / "out.npz") as found:
+        np.testing.assert_allclose(
+            found["logits"], np.stack([row["logits"] for row in case.run_here(made)]), rtol=1e-5, atol=1e-6
+        )
+    with bundle.load(out) as loaded:
+        assert loaded.recipe.runtime["name"] == "openvino"
+    monkeypatch.setattr(OpenVino, "availability", lambda self: Availability(False, "not here"))
+    with pytest.warns(UserWarning, match="fallback"):
+        loaded = bundle.load(out)
+    with loaded:
+        assert loaded.recipe.runtime["name"] == "onnxruntime"
+        assert loaded({"image": image})["logits"].shape == (9, 5)
+    with pytest.warns(UserWarning, match="fallback"):
+        assert bundle.read(out).recipe.runtime["name"] == "onnxruntime"

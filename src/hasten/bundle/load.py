@@ -11,6 +11,7 @@ from hasten.bundle.generation import BundledGenerator
 from hasten.bundle.manifest import check_files, read_manifest, refuse_code
 from hasten.bundle.pack import MAX_BYTES, unpack
 from hasten.bundle.program import BundledModel
+from hasten.bundle.read import usable
 from hasten.errors import InvalidInput
 from hasten.recipe import Recipe
 from hasten.runtimes.base import language_of, runtime
@@ -68,6 +69,7 @@ def load(path: str | Path, *, trust: bool = False, max_bytes: int = MAX_BYTES) -
         folder = temporary or path
         manifest = read_manifest(folder)
         check_files(folder, manifest)
+        folder, manifest = usable(folder, manifest)
         refuse_code(folder, manifest, trust)
         if manifest.get("program") == "generate":
             return LoadedGenerator(folder, language_of(_runtime(manifest)), temporary)

@@ -12,6 +12,8 @@ from hasten.errors import Failed, InvalidInput
 
 SCHEMA = "hasten.bundle/1"
 MANIFEST = "bundle.json"
+FALLBACK = "fallback"
+"""The folder of the second bundle inside, for machines that lack the runtime of the first."""
 MAX_MANIFEST_BYTES = 16 << 20
 
 

@@ -155,6 +155,22 @@ class BundledModel:
             )
 
 
+def module_at(path: Path) -> Any:
+    """The Python file at `path`, imported by a name of its own, with nothing written beside it."""
+    import importlib.util
+    import sys
+
+    sys.dont_write_bytecode = True
+    name = f"hasten_bundle_{path.parent.name}_{path.stem}".replace(".", "_").replace("-", "_")
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise Failed(f"{path} cannot be imported")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
 def cast(name: str, array: np.ndarray, dtype: str) -> np.ndarray:
     """`array` in `dtype`, where no kind of number is lost: float64 becomes float32, a float never an integer."""
     import numpy as np

@@ -6,17 +6,19 @@ import json
 import os
 import shutil
 import tempfile
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hasten.bundle.manifest import MANIFEST, check_files, digest, inside, read_manifest, refuse_code
+from hasten.bundle.manifest import FALLBACK, MANIFEST, check_files, digest, inside, read_manifest, refuse_code
 from hasten.bundle.pack import is_pack, unpack
 from hasten.errors import Failed, HastenError, InvalidInput
 from hasten.model import Model, Signature
 from hasten.paths import cache_dir
 from hasten.recipe import Recipe
+from hasten.runtimes.base import runtime
 from hasten.study import Study
 from hasten.variant import Variant
 from hasten.workload import Padding
@@ -49,6 +51,7 @@ def read(path: Path, *, trust: bool = False) -> Contents:
     folder = _folder(path)
     manifest = read_manifest(folder)
     check_files(folder, manifest)
+    folder, manifest = usable(folder, manifest)
     refuse_code(folder, manifest, trust)
     try:
         parts = {
@@ -65,6 +68,18 @@ def read(path: Path, *, trust: bool = False) -> Contents:
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise InvalidInput(f"{path}: {MANIFEST} is incomplete: {error}", "write the bundle again") from None
+
+
+def usable(folder: Path, manifest: dict[str, Any]) -> tuple[Path, dict[str, Any]]:
+    """The bundle in `folder`, or the fallback inside, with a warning, where the runtime of the first is not here."""
+    if manifest.get("fallback") is True:
+        try:
+            runtime(str(manifest["runtime"]["name"]))
+        except InvalidInput as error:
+            warnings.warn(f"{error.cause}: the fallback of {folder.name} runs instead", stacklevel=3)
+            folder = folder / FALLBACK
+            manifest = read_manifest(folder)
+    return folder, manifest
 
 
 def read_study(path: Path) -> Study:

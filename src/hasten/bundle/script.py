@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from hasten.bundle.flatten import Import, flatten
+from hasten.bundle.manifest import FALLBACK
 from hasten.errors import InvalidInput
 from hasten.runtimes.base import Runtime, language_of
 
 PROGRAM = "hasten.bundle.program"
 CLASSES = {"single": (PROGRAM, "BundledModel"), "generate": ("hasten.bundle.generation", "BundledGenerator")}
-ROOTS = ((PROGRAM, "read_npz"), (PROGRAM, "write_npz"), ("hasten.errors", "HastenError"))
+ROOTS = (
+    (PROGRAM, "read_npz"),
+    (PROGRAM, "write_npz"),
+    (PROGRAM, "module_at"),
+    ("hasten.errors", "HastenError"),
+)
 ALSO: tuple[Import, ...] = (
     ("argparse", None, "argparse"),
     ("sys", None, "sys"),
+    ("warnings", None, "warnings"),
     ("pathlib", "Path", "Path"),
     ("typing", "Any", "Any"),
     ("typing", "TYPE_CHECKING", "TYPE_CHECKING"),
@@ -52,6 +59,7 @@ class Model({base}):
     def __init__(self, folder: str | Path = FOLDER, *, verify: bool = True) -> None:
         super().__init__(folder, {runtime}(), verify=verify)
 
+{fallback}
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="run.py", description="Run the model of this bundle on samples in a file.")
@@ -76,9 +84,17 @@ if __name__ == "__main__":
 '''
 
 
-def run_script(runtime: Runtime, package: str, version: str, program: str = "single") -> str:
+_FALLBACK = """
+if not {runtime}().availability().usable:
+    warnings.warn(f"{{{runtime}().availability().reason}}: the fallback of this bundle runs instead", stacklevel=1)
+    Model = module_at(FOLDER / "{folder}" / "run.py").Model  # type: ignore[misc]
+"""
+
+
+def run_script(runtime: Runtime, package: str, version: str, program: str = "single", *, fallback: bool = False) -> str:
     """The text of `run.py` for a bundle on `runtime`, which `package` of PyPI provides; `version` is hasten's.
 
+    With `fallback`, the bundle inside takes over where the runtime is missing.
     Raises `InvalidInput` for a program that no bundle runs.
     """
     if program not in CLASSES:
@@ -91,5 +107,7 @@ def run_script(runtime: Runtime, package: str, version: str, program: str = "sin
     parts = [_HEAD.format(package=package, version=version, imports="\n".join(flat.imports), hints=hints)]
     for name, purpose, text in flat.sections:
         parts.append(f"\n# ---- {name} ----\n# {purpose}\n\n\n{text}\n\n")
-    parts.append(_TAIL.replace("{runtime}", kind.__qualname__).replace("{base}", CLASSES[program][1]))
+    second = _FALLBACK.format(runtime=kind.__qualname__, folder=FALLBACK) if fallback else ""
+    tail = _TAIL.replace("{fallback}", second).replace("{runtime}", kind.__qualname__)
+    parts.append(tail.replace("{base}", CLASSES[program][1]))
     return "".join(parts)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from hasten.bundle.manifest import inside, read_manifest
 from hasten.bundle.pack import unpack
+from hasten.bundle.program import module_at
 from hasten.errors import Failed, InvalidInput
 from hasten.model import Signature
 from hasten.recipe import Recipe
@@ -149,18 +150,8 @@ def _run_source(source: dict[str, Any], samples: list[dict[str, np.ndarray]]) ->
 
 def _own_model(folder: Path) -> Any:
     """`Model()` of the bundle's run.py, imported from its file."""
-    import importlib.util
-    import sys
-
-    sys.dont_write_bytecode = True
-    spec = importlib.util.spec_from_file_location("hasten_bundle_run", inside(folder, "run.py"))
-    if spec is None or spec.loader is None:
-        raise Failed(f"{folder}/run.py cannot be imported")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
     try:
-        spec.loader.exec_module(module)
-        return module.Model()
+        return module_at(inside(folder, "run.py")).Model()
     except Exception as error:  # its errors are classes of run.py itself, which the parent does not know
         raise Failed(f"the bundle's run.py fails: {error}") from None
 

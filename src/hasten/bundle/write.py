@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from hasten import intake
 from hasten.bundle.files import files_of
-from hasten.bundle.manifest import MANIFEST, SCHEMA, digest, read_manifest
+from hasten.bundle.manifest import FALLBACK, MANIFEST, SCHEMA, digest, read_manifest
 from hasten.bundle.pack import SUFFIX, is_pack, pack
 from hasten.bundle.readme import readme
 from hasten.bundle.script import run_script
@@ -45,9 +45,11 @@ def write(
     outputs: Path | None = None,
     indices: Sequence[int] | None = None,
     limits: Limits | None = None,
+    fallback: tuple[Trial, Variant] | None = None,
 ) -> Path:
     """Write the bundle of `trial`, whose model is `variant`, to the folder `out`; with `pack` to the file `out`.pack.
 
+    `fallback` is another trial with its variant, for machines that lack the runtime: a bundle of its own inside.
     Before it takes its place the bundle is run in a fresh process and its outputs are compared with the trial's:
     `outputs` is a file of them (see `measure.outputs`) for the samples at `indices` (all by default); where it is not
     given, `variant` is run once more through hasten's own runner. Returns where the bundle is.
@@ -58,11 +60,18 @@ def write(
     engine = runtime(runtime_name(trial, variant))
     with _staging(target) as folder:
         try:
+            if fallback is not None:
+                second, other = fallback
+                _fill(folder / FALLBACK, study, second, other, runtime(runtime_name(second, other)), limits)
             manifest = _fill(folder, study, trial, variant, engine, limits)
         except OSError as error:
             raise _unwritable(target, error) from None
-        source = outputs or Source(variant, trial.recipe, study.workload.model.signature, study.workload.padding)
+        signature, padding = study.workload.model.signature, study.workload.padding
+        source = outputs or Source(variant, trial.recipe, signature, padding)
         verify(folder, source, study.workload.samples, indices=indices, limits=limits)
+        if fallback is not None:
+            source = Source(other, second.recipe, signature, padding)
+            verify(folder / FALLBACK, source, study.workload.samples, indices=indices, limits=limits)
         try:
             _move(folder, target, manifest if pack else None)
         except OSError as error:
@@ -152,6 +161,8 @@ def _move(folder: Path, target: Path, manifest: Mapping[str, Any] | None) -> Non
 def _fill(
     folder: Path, study: Study, trial: Trial, variant: Variant, engine: Runtime, limits: Limits | None
 ) -> dict[str, Any]:
+    folder.mkdir(exist_ok=True)
+    second = (folder / FALLBACK).is_dir()
     package = _package(engine)
     words = WORDS[variant.program] if "tokenizer" in variant.parts else ()
     versions = {name: study.versions.get(name) or version(name) for name in (package, "numpy", *words)}
@@ -161,7 +172,7 @@ def _fill(
         "study.json": _json(_without_folders(study).to_json()),
         "requirements.txt": "".join(f"{name}=={number}\n" for name, number in sorted(versions.items())),
         "README.md": readme(study, trial, package),
-        "run.py": run_script(engine, package, version("hasten"), variant.program),
+        "run.py": run_script(engine, package, version("hasten"), variant.program, fallback=second),
     }.items():
         (folder / name).write_text(text, encoding="utf-8")
     os.chmod(folder / "run.py", 0o755)
@@ -176,6 +187,7 @@ def _fill(
         "recipe_sha256": trial.recipe.sha256,
         "runtime": {"name": engine.name, "package": package, "version": versions[package]},
         "program": variant.program,
+        "fallback": second,
         "parts": parts,
         "source": {"name": source.path.name, "format": source.format, "sha256": source.sha256},
         "signature": source.to_json()["signature"],

@@ -66,6 +66,7 @@ def command(
         typer.Option("--out", metavar="BUNDLE", help="Ship the winner here.", rich_help_panel=options.OUTPUT),
     ] = None,
     pack: options.Pack = False,
+    fallback: options.Fallback = False,
     json: options.Json = None,
     quiet: options.Quiet = False,
 ) -> int:
@@ -103,6 +104,7 @@ def command(
             budget=seconds,
             out=out,
             pack=pack,
+            fallback=fallback,
             memory=memory,
             store=store,
             seed=seed,

@@ -174,6 +174,14 @@ Pue = Annotated[
     typer.Option("--pue", metavar="FACTOR", min=1, help="Power usage effectiveness of the site.", rich_help_panel=COST),
 ]
 Pack = Annotated[bool, typer.Option("--pack", help="Write the bundle as a single file.", rich_help_panel=OUTPUT)]
+Fallback = Annotated[
+    bool,
+    typer.Option(
+        "--fallback",
+        help="Ship the best on another runtime inside the bundle, for machines that lack the first.",
+        rich_help_panel=OUTPUT,
+    ),
+]
 Json = Annotated[
     str | None,
     typer.Option(

@@ -8,6 +8,7 @@ from dataclasses import replace
 from hasten.goal import HIGHER_IS_BETTER, Goal
 from hasten.measure.statistics import pareto
 from hasten.measurement import Trial
+from hasten.study import Study
 
 
 def why(winner: Trial, goal: Goal) -> str:
@@ -54,6 +55,25 @@ def explained(trials: Sequence[Trial], best: Trial | None) -> list[Trial]:
         return trial if reason == trial.reason else replace(trial, reason=reason)
 
     return [told(trial) for trial in trials]
+
+
+def fallback(study: Study) -> Trial | None:
+    """What to ship beside the answer for machines that lack its runtime: the quickest trial that held on another.
+
+    That is the model as brought where nothing better ran there; None where all ran on the answer's own runtime.
+    """
+    best = study.best
+    if best is None:
+        return None
+    own = best.recipe.runtime.get("name")
+    others = [
+        trial
+        for trial in study.trials
+        if trial.status == "ok" and trial.speedup is not None and trial.recipe.runtime.get("name") != own
+    ]
+    brought = [t for t in study.trials if t.origin == "brought" and t.recipe.runtime.get("name") != own]
+    sound = [t for t in others if t.speedup is not None and t.speedup.value >= 1]
+    return max(sound, key=lambda t: 0.0 if t.speedup is None else t.speedup.value, default=next(iter(brought), None))
 
 
 def unchanged(trial: Trial) -> bool:
