@@ -114,8 +114,6 @@ def profile(
     from hasten.search.optimize import plan, suggest
 
     subject = _subject(model, data, scenario, recipe, cpus, reading, on_event)
-    if subject.workload.program == "generate":
-        raise InvalidInput("a language model cannot be profiled yet", "hasten bench tells its tokens a second")
     used = subject.recipe.edit("runtime", name=runtime) if runtime else subject.recipe
     device = _device(cpus, on_event)
     on_event(Event("stage", "timing every operator", 0.6))

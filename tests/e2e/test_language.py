@@ -55,6 +55,7 @@ def test_prompts_decoded_together_ship_and_the_bundle_answers_as_the_model_did(
     assert said.code == 0, said.err
     study = json.loads((tmp_path / "study.json").read_text())
     assert study["workload"]["metric"] == "text-perplexity"
+    assert {name: each["what"] for name, each in study["profiles"].items()} == {"before": "token", "after": "token"}
     best = next(trial for trial in study["trials"] if trial["id"] == study["best"])
     assert best["speedup"]["value"] > 1
     assert 1 < best["quality"]["value"]["value"] < 1000
@@ -91,3 +92,14 @@ def test_bench_of_a_gguf_file(hasten: Hasten, texts: Path, tmp_path: Path) -> No
     )  # fmt: skip
     assert said.code == 0, said.err
     assert json.loads((tmp_path / "bench.json").read_text())
+
+
+@pytest.mark.slow
+def test_profile_of_a_gguf_file(hasten: Hasten, texts: Path, tmp_path: Path) -> None:
+    said = hasten("profile", str(MODEL), "--data", str(texts), "--new-tokens", "8", "--json", "profile.json")
+    assert said.code == 0, said.err
+    assert "A run of 1 token takes" in said.out
+    assert "each token reads the weights once" in " ".join(said.out.split())
+    found = json.loads((tmp_path / "profile.json").read_text())
+    assert found["what"] == "token"
+    assert found["shares"]["memory"] > 0.5

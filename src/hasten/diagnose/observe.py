@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+from hasten.diagnose.decoding import observe_step
 from hasten.errors import InvalidInput
 from hasten.isolate import Scope
 from hasten.measurement import Figure
@@ -20,6 +21,8 @@ from hasten.workload import Workload
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from hasten.runner.generate import Generator
 
     Batch = Mapping[str, np.ndarray]
 
@@ -49,6 +52,10 @@ def observe(payload: dict[str, Any], scope: Scope) -> dict[str, Any]:
     name = recipe.runtime.get("name") or DEFAULT_RUNTIMES.get(variant.main.format, "")
     watch = Watch(runtime(name))
     scope.progress(0.0, "loading")
+    if workload.program == "generate":
+        scope.progress(0.2, "decoding")
+        with open_runner(variant, recipe, workload.model.signature, None) as generator:
+            return observe_step(cast("Generator", generator), samples)
     with open_runner(variant, recipe, workload.model.signature, workload.padding, runtime=watch) as runner:
         runner.warm(samples)
         scope.progress(0.2, "running whole batches")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from hasten.device import Device
+from hasten.diagnose.decoding import rated, reading
 from hasten.diagnose.join import coverage, join
 from hasten.diagnose.kinds import UNRATED
 from hasten.diagnose.roofline import PRECISIONS, best_us, roofs
@@ -35,7 +36,8 @@ class Profile:
     ("io"). `shares` of the wall time by class add up to 1: "compute", "memory", "overhead" (small operators, and what
     the runtime spends between operators), "io" and "unknown" (operators that could not be matched). `bound` is the
     largest of the first four. `best_us` maps a precision to the least time of a batch on this device. `device_share` is
-    the part of the device's cores that one stream has, by which the roofs were scaled.
+    the part of the device's cores that one stream has, by which the roofs were scaled. `what` a run is of: samples, or
+    the tokens of a language model.
     """
 
     rows: tuple[OperatorRow, ...]
@@ -53,6 +55,7 @@ class Profile:
     notes: tuple[str, ...] = ()
     model: str = ""
     operators: tuple[Operator, ...] = field(default=(), repr=False)
+    what: str = "sample"
 
     def kinds(self) -> dict[str, float]:
         """The share of the wall time by operator kind, the largest first; "overhead" and "io" are what is between."""
@@ -85,6 +88,7 @@ class Profile:
             "device": self.device.to_json(),
             "device_share": self.device_share,
             "batch": self.batch,
+            "what": self.what,
             "shapes": {name: list(shape) for name, shape in self.shapes.items()},
             "wall_us": self.wall_us.to_json(),
             "session_us": self.session_us.to_json(),
@@ -119,6 +123,7 @@ class Profile:
             tuple(data["notes"]),
             data["model"],
             tuple(Operator.from_json(operator) for operator in data["operators"]),
+            data.get("what", "sample"),
         )
 
 
@@ -255,6 +260,12 @@ def profile(
         )
     seen = Observation.from_json(answer)
     notes = [SYNTHETIC] if workload.samples.kind == "synthetic" else []
+    if workload.program == "generate":
+        notes += reading(variant.main.facts.size_bytes, seen.session_us.value, device)
+        found = build(seen, (), recipe, device, notes=notes, model=variant.main.path.name)
+        known = rated(found.rows)
+        shares = classes(known, seen.wall_us.value, seen.session_us.value)
+        return replace(found, rows=known, shares=shares, bound=max(BOUNDS, key=lambda name: shares[name]), what="token")
     try:
         arithmetic = operators_of(variant.main, seen.shapes)
     except InvalidInput as error:

@@ -41,7 +41,7 @@ def _time(profile: Profile) -> str:
     inside = sum(row.share for row in profile.rows)
     io = profile.shares.get("io", 0.0)
     between = max(0.0, 1 - inside - io)
-    batch = "1 sample" if profile.batch == 1 else f"{profile.batch} samples"
+    batch = f"1 {profile.what}" if profile.batch == 1 else f"{profile.batch} {profile.what}s"
     return (
         f"A run of {batch} takes {milliseconds(profile.wall_us.value)}: {inside:.0%} inside operators, "
         f"{between:.0%} in the runtime between them, {io:.0%} preparing inputs and outputs."

@@ -188,8 +188,26 @@ class Generator:
         """Per-operator times of one decoding step after a typical prompt."""
         self.load()
         assert self._decoder is not None
+        return self._decoder.operators(self._typical(samples)[None], repeats)
+
+    def steps(self, samples: Sequence[Sample], repeats: int) -> list[float]:
+        """Seconds of decoding steps after a typical prompt, one token each, with nothing around them."""
+        import numpy as np
+
+        context = self._typical(samples)[None]
+        whole = np.ones((1, context.shape[1] + repeats), np.int64)
+        found = []
+        with self._state() as state:
+            state.state.feed(context, whole[:, : context.shape[1]], np.arange(context.shape[1])[None], 1)
+            for length in range(context.shape[1] + 1, whole.shape[1] + 1):
+                start = perf_counter()
+                state.state.feed(context[:, -1:], whole[:, :length], np.array([[length - 1]]), 1)
+                found.append(perf_counter() - start)
+        return found
+
+    def _typical(self, samples: Sequence[Sample]) -> np.ndarray:
         prompts = sorted((self._encode(sample) for sample in samples), key=len)
-        return self._decoder.operators(prompts[len(prompts) // 2][None, :PROFILE_TOKENS], repeats)
+        return prompts[len(prompts) // 2][:PROFILE_TOKENS]
 
     def close(self) -> None:
         self._pool.shutdown()

@@ -133,8 +133,6 @@ def optimize(
 
 def with_profiles(study: Study, lab: LocalLab) -> Study:
     """The study with a profile of the model as brought and of the winner, and with what bounds the winner now."""
-    if study.workload.program == "generate":
-        return study  # observing one takes a runner that knows what a step is
     profiles: dict[str, Any] = dict(study.profiles)
     notes = list(study.notes)
     for name, trial in (("before", study.baseline), ("after", study.best)):
