@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     Batch = Mapping[str, np.ndarray]
 
 SPEND_S = 1.5
-"""About how long each of the three parts (whole runs, session alone, operators) may take."""
+"""About how long each of the three parts (whole runs, session alone, operators) may take, where nobody says."""
 MOST, LEAST = 100, 3
 
 
 def observe(payload: dict[str, Any], scope: Scope) -> dict[str, Any]:
     """The JSON of `diagnose.profile.Observation`.
 
-    `payload`: variant, recipe, workload, samples_limit, seed. A response cache in the recipe is left out: what it
-    answers takes no operator's time.
+    `payload`: variant, recipe, workload, samples_limit, seed, spend_s. A response cache in the recipe is left out: what
+    it answers takes no operator's time.
     """
     from hasten.data import SampleSet
     from hasten.runner import open_runner
@@ -50,7 +50,7 @@ def observe(payload: dict[str, Any], scope: Scope) -> dict[str, Any]:
     if not samples:
         raise InvalidInput("there is no sample to run", "give data with at least one sample")
     name = recipe.runtime.get("name") or DEFAULT_RUNTIMES.get(variant.main.format, "")
-    watch = Watch(runtime(name))
+    watch = Watch(runtime(name), payload["spend_s"])
     scope.progress(0.0, "loading")
     if workload.program == "generate":
         scope.progress(0.2, "decoding")
@@ -91,6 +91,7 @@ class Watch:
     """
 
     inner: Runtime
+    spend_s: float = SPEND_S
     inside_s: float = 0.0
     alone: list[float] = field(default_factory=list)
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
@@ -132,13 +133,13 @@ class WatchedSession:
         watch.shapes = {name: tuple(array.shape) for name, array in batch.items()}
         self._alone(batch)
         typical_s = sorted(watch.alone)[len(watch.alone) // 2] / 1e6
-        found = self.inner.operators(batch, max(LEAST, min(MOST, int(SPEND_S / max(typical_s, 1e-9)))))
+        found = self.inner.operators(batch, max(LEAST, min(MOST, int(watch.spend_s / max(typical_s, 1e-9)))))
         # Half of the plain runs after the profiled ones: a machine that slows down meanwhile slows both.
         self._alone(batch)
         return found
 
     def _alone(self, batch: Batch) -> None:
-        until = time.perf_counter() + SPEND_S / 2
+        until = time.perf_counter() + self.watch.spend_s / 2
         times: list[float] = []
         while len(times) < LEAST or (len(times) < MOST and time.perf_counter() < until):
             start = time.perf_counter()
@@ -153,7 +154,7 @@ class WatchedSession:
 def _io_share(runner: Any, samples: list[Any], watch: Watch) -> float:
     """The share of whole runs that is spent outside sessions, the median of a few runs."""
     shares: list[float] = []
-    until = time.perf_counter() + SPEND_S
+    until = time.perf_counter() + watch.spend_s
     while not shares or (len(shares) < 7 and time.perf_counter() < until):
         watch.inside_s = 0.0
         start = time.perf_counter()

@@ -10,6 +10,7 @@ from hasten.device import Device
 from hasten.diagnose.decoding import rated, reading
 from hasten.diagnose.join import coverage, join
 from hasten.diagnose.kinds import UNRATED
+from hasten.diagnose.observe import SPEND_S
 from hasten.diagnose.roofline import PRECISIONS, best_us, roofs
 from hasten.diagnose.rows import OperatorRow, rows
 from hasten.errors import InvalidInput
@@ -239,11 +240,12 @@ def profile(
     samples_limit: int = 64,
     limits: Limits | None = None,
     seed: int = 0,
+    spend_s: float = SPEND_S,
 ) -> Profile:
     """Run a typical batch of `workload` through `variant` in a worker, and say where its time went.
 
-    At most `samples_limit` samples are looked at. Raises `WorkerFailed` when the worker dies, and what the runtime
-    raises when it cannot load the model.
+    At most `samples_limit` samples are looked at, for about three times `spend_s` seconds. Raises `WorkerFailed` when
+    the worker dies, and what the runtime raises when it cannot load the model.
     """
     from hasten.formats import operators as operators_of
 
@@ -256,6 +258,7 @@ def profile(
                 "workload": workload.to_json(),
                 "samples_limit": samples_limit,
                 "seed": seed,
+                "spend_s": spend_s,
             },
         )
     seen = Observation.from_json(answer)

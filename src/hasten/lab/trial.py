@@ -453,7 +453,7 @@ class LocalLab:
 
     def profile(self, recipe: Recipe) -> dict[str, Any]:
         """Where the time of this recipe goes, as `hasten profile` writes it."""
-        from hasten.diagnose.profile import profile
+        from hasten.diagnose.profile import SPEND_S, profile
 
         limits = Limits(self.memory_bytes, 300, self.device.cpus or None)
         few = int(recipe.runner.get("batch", PROFILE_SAMPLES))
@@ -468,6 +468,7 @@ class LocalLab:
             self.device,
             samples_limit=min(few, PROFILE_SAMPLES),
             limits=limits,
+            spend_s=max(0.1, min(SPEND_S, self.goal.budget_s / 100)),  # a short study ends soon after its budget
         )
         return found.to_json()
 
