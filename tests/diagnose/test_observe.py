@@ -9,8 +9,9 @@ from hasten.data import SampleSet
 from hasten.device import Device
 from hasten.diagnose import doctor as doctor_module
 from hasten.diagnose import observe
-from hasten.diagnose.doctor import doctor, lever_row, runtime_row
+from hasten.diagnose.doctor import doctor, kind_row, lever_row, runtime_row
 from hasten.diagnose.profile import Profile, profile
+from hasten.intake.kinds import Kind
 from hasten.measurement import Figure
 from hasten.recipe import Recipe
 from hasten.variant import Variant
@@ -97,6 +98,13 @@ def test_a_broken_plugin_is_a_row_with_its_reason_and_stops_nobody():
         assert "nowhere:Nothing is broken" in row.reason
 
 
+def test_a_kind_of_models_that_cannot_be_read_here_says_what_to_install():
+    row = kind_row(Kind("Clay tablets", ("numpy", "no-such-package"), "clay"))
+    assert (row.usable, row.reason) == (False, "not installed: no-such-package")
+    assert row.command == "pip install 'hasten[clay]'"
+    assert kind_row(Kind("Arrays", ("numpy",), "data")).usable
+
+
 def test_the_doctor_lists_what_is_registered(monkeypatch):
     monkeypatch.setattr(doctor_module, "measured_device", lambda *args, **options: DEVICE)
     found = doctor()
@@ -104,4 +112,5 @@ def test_the_doctor_lists_what_is_registered(monkeypatch):
     assert names["onnxruntime"].usable
     assert names["onnxruntime"].package == "hasten"
     assert found.energy.startswith(("measured", "estimated"))
+    assert found.kinds[0].usable, "the core reads ONNX"
     assert json.loads(json.dumps(found.to_json()))["device"]["name"] == "test"

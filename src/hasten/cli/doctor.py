@@ -21,7 +21,7 @@ from hasten.view.number import size
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from hasten.diagnose.doctor import Doctor, LeverRow, RuntimeRow
+    from hasten.diagnose.doctor import Doctor, KindRow, LeverRow, RuntimeRow
 
 
 def command(
@@ -35,7 +35,8 @@ def command(
         watch(Event("stage", "measuring the limits of this machine (once, then remembered)", 0.1))
         found = api.doctor(refresh=refresh)
     screen.show(*doctor_report(found))
-    missing = [(row.name, row.command) for row in found.runtimes if row.command and not row.usable]
+    rows: Sequence[RuntimeRow | KindRow] = [*found.runtimes, *found.kinds]
+    missing = [(row.name, row.command) for row in rows if row.command and not row.usable]
     if missing:
         screen.show(heading("How to get the others"))
         screen.steps(missing)
@@ -58,6 +59,8 @@ def doctor_report(found: Doctor) -> Iterator[RenderableType]:
     yield facts
     yield heading("Limits")
     yield limits_table(dict(device.limits))
+    yield heading("Models")
+    yield _plugins(("Kind",), [(row, []) for row in found.kinds])
     yield heading("Runtimes")
     yield _plugins(
         ("Runtime", "Version", "Takes", "Precisions"),
@@ -74,7 +77,7 @@ def doctor_report(found: Doctor) -> Iterator[RenderableType]:
     yield from notes(found.notes)
 
 
-def _plugins(titles: Sequence[str], rows: Sequence[tuple[RuntimeRow | LeverRow, list[str]]]) -> Table:
+def _plugins(titles: Sequence[str], rows: Sequence[tuple[RuntimeRow | LeverRow | KindRow, list[str]]]) -> Table:
     """Plugins of one kind; whoever is not hasten's own is named, and what cannot be used says why."""
     table = light()
     table.add_column("", width=1)

@@ -12,6 +12,7 @@ from hasten.device import Device
 from hasten.diagnose.device import device as measured_device
 from hasten.diagnose.device import machine
 from hasten.diagnose.notes import look, notes
+from hasten.intake.kinds import KINDS, Kind
 
 SCHEMA = "hasten.doctor/1"
 
@@ -44,12 +45,24 @@ class LeverRow:
 
 
 @dataclass(frozen=True)
+class KindRow:
+    """A kind of models that can be brought. Where it is not `usable`, `reason` says why and `command` changes it."""
+
+    name: str
+    usable: bool
+    reason: str = ""
+    command: str = ""
+    package: str = ""
+
+
+@dataclass(frozen=True)
 class Doctor:
     """`energy` says how energy will be found; `energy_measured` whether a meter can be read."""
 
     device: Device
     runtimes: tuple[RuntimeRow, ...]
     levers: tuple[LeverRow, ...]
+    kinds: tuple[KindRow, ...]
     energy_measured: bool
     energy: str
     notes: tuple[str, ...]
@@ -76,6 +89,7 @@ def doctor(
         found,
         tuple(runtime_row(entry) for entry in _registered("hasten.runtimes")),
         tuple(lever_row(entry) for entry in _registered("hasten.levers")),
+        tuple(kind_row(kind) for kind in KINDS),
         meter,
         energy,
         notes(found, seen),
@@ -111,6 +125,14 @@ def lever_row(entry: EntryPoint) -> LeverRow:
         return replace(bare, usable=True, needs=tuple(sorted(str(need) for need in lever.needs)))
     except Exception as error:  # a stranger's plugin must not stop the examination
         return replace(bare, reason=f"the plugin {entry.value} is broken: {_one_line(error)}")
+
+
+def kind_row(kind: Kind) -> KindRow:
+    """Whether all that a kind of models takes is installed."""
+    missing = kind.missing
+    if not missing:
+        return KindRow(kind.name, True)
+    return KindRow(kind.name, False, f"not installed: {', '.join(missing)}", kind.command)
 
 
 def _registered(group: str) -> list[EntryPoint]:
