@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-WORDS = "the train to north leaves at seven from second platform and people are on it once more def return".split()
+WORDS = "the train to the north leaves at seven, and people are on it once more"
 SMALL = {
     "vocab_size": 300,
     "hidden_size": 32,
@@ -44,7 +44,7 @@ def tokenizer() -> Any:
     trainer = trainers.BpeTrainer(
         vocab_size=300, special_tokens=["<s>", "</s>", "<end>"], initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
     )
-    core.train_from_iterator([" ".join(WORDS)] * 4, trainer)
+    core.train_from_iterator([WORDS] * 4, trainer)
     found = PreTrainedTokenizerFast(tokenizer_object=core, bos_token="<s>", eos_token="</s>")
     found.chat_template = (
         "{% for m in messages %}<{{ m.role }}>{{ m.content }}<end>{% endfor %}"

@@ -38,7 +38,7 @@ def test_a_folder_becomes_a_decoder_that_foresees_texts_as_transformers_does(tmp
     import torch
     import transformers
 
-    path = folder(tmp_path / "small", tie_word_embeddings=True)
+    path = folder(tmp_path / "small", hidden_size=64, tie_word_embeddings=True)
     assert intake.program(path) == "generate"
     said: list[str] = []
     model = intake.load(path, on_progress=lambda _, text: said.append(text))
@@ -47,7 +47,9 @@ def test_a_folder_becomes_a_decoder_that_foresees_texts_as_transformers_does(tmp
     assert model.facts.kinds["ScaledDotProductAttention"] == 2, "attention is one operator"
     assert any("converting" in text for text in said)
     weights = model.path.with_suffix(".bin").stat().st_size
-    assert weights < 1.1 * (path / "model.safetensors").stat().st_size, "16 bits stay so, and a tied table is there once"
+    assert weights < 1.1 * (path / "model.safetensors").stat().st_size, (
+        "16 bits stay so, and a tied table is there once"
+    )
 
     words = intake.tokenizer(path, model)
     assert words is not None
@@ -117,6 +119,8 @@ def test_constants_are_stored_in_16_bits_only_where_they_are_the_same_numbers(
     [
         ("Llama", {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}}, "rope_type dynamic"),
         ("Mamba", {}, "linear attention"),
+        ("Mixtral", {"num_local_experts": 2}, "experts"),
+        ("Bloom", {"n_layer": 1}, "ALiBi"),
         ("GPTNeo", {"attention_types": [[["global", "local"], 1]], "num_layers": 2}, "local attention"),
     ],
 )

@@ -6,6 +6,7 @@ The result is what a GGUF file becomes: an OpenVINO decoder with its tokenizer a
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -48,7 +49,7 @@ def load(
     Raises `InvalidInput` for folders that are not whole and for models of a kind that is not taken, and `Failed` where
     the conversion gives other logits than transformers does.
     """
-    folder = folder.absolute()
+    folder = Path(os.path.abspath(folder))  # its own name counts, whatever it links to
     config = huggingface.read(folder / "config.json")
     huggingface.check_code(folder, config, trust)
     if config.get("quantization_config"):
@@ -57,7 +58,8 @@ def load(
     weights = sorted(folder.glob("*.safetensors"))
     if not weights:
         raise InvalidInput(
-            f"{folder.name} has no weights in safetensors", "save the model again with save_pretrained, which writes them"
+            f"{folder.name} has no weights in safetensors",
+            "save the model again with save_pretrained, which writes them",
         )
     if not (folder / "tokenizer.json").is_file():
         raise InvalidInput(
@@ -143,7 +145,8 @@ def built(folder: Path, trust: bool) -> Any:
     missing = sorted(map(str, told["missing_keys"]))
     if missing:
         raise InvalidInput(
-            f"the weights in {folder.name} lack {len(missing)} tensors, {missing[0]} among them", "copy the folder again"
+            f"the weights in {folder.name} lack {len(missing)} tensors, {missing[0]} among them",
+            "copy the folder again",
         )
     return module.eval()
 

@@ -25,10 +25,11 @@ if TYPE_CHECKING:
 INPUTS = ("input_ids", "attention_mask", "position_ids")
 HIDDEN = -65504.0
 """What is added where nothing may look: the lowest number of 16 bits, so that no precision makes an infinity of it."""
-NARROWED = 4096
+NARROWED = 1024
 """Constants of at least so many numbers are stored in 16 bits where that loses nothing."""
 KINDS = {"full_attention", "sliding_attention"}
 ROTARY = {"dynamic", "longrope"}
+EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
 
 
 def graph_of(module: Any, name: str) -> Any:
@@ -55,7 +56,9 @@ def graph_of(module: Any, name: str) -> Any:
             warnings.simplefilter("ignore")
             graph = ov.convert_model(Traced(module, kinds, window), example_input=tuple(example))
     except Exception as error:
-        raise Failed(f"{name} cannot be converted: {type(error).__name__}: {first_line(error)}") from None
+        unknown = re.search(r"No conversion rule found for operations: (.+)", str(error))
+        cause = f"OpenVINO has no {unknown[1].strip()}" if unknown else f"{type(error).__name__}: {first_line(error)}"
+        raise Failed(f"{name} cannot be converted: {cause}") from None
     parts = [f"{number}.{part}" for number in range(len(layers) // 2) for part in ("key", "value")]
     shapes = [[-1, -1]] * len(INPUTS) + [[-1, heads, -1, size] for heads, size in layers]
     inputs = (*INPUTS, *(f"past.{part}" for part in parts))
@@ -80,6 +83,10 @@ def attention(config: Any, name: str) -> tuple[set[str], int]:
     strange = sorted(kinds - KINDS)
     if "local" in (getattr(config, "attention_layers", None) or ()):
         strange = ["local attention"]
+    if getattr(config, "alibi", False) or config.model_type in ("bloom", "mpt"):
+        strange = ["attention by distance (ALiBi)"]
+    if any(getattr(config, count, None) for count in EXPERTS):
+        strange = ["experts, some of which are chosen for each token"]
     if strange:
         raise InvalidInput(
             f"{name} has layers of {strange[0].replace('_', ' ')}",
@@ -110,7 +117,7 @@ def past_of(module: Any, name: str) -> list[tuple[int, int]]:
 
 
 def Traced(module: Any, kinds: set[str], window: int) -> Any:
-    """The model with its past as plain tensors: (ids, mask, positions, key, value, ...) to (logits, key, value, ...)."""
+    """The model with its past as plain tensors: ids, mask, positions, key, value, ... to logits, key, value, ..."""
     import torch
     from transformers.cache_utils import DynamicCache, DynamicLayer
 
