@@ -144,7 +144,7 @@ def changed(folder: Path, **values: object) -> Path:
     ("values", "told"),
     [
         ({"auto_map": {"AutoModel": "evil.Model"}}, "wants to run code of its own"),
-        ({"architectures": ["LlamaForCausalLM"]}, "generates"),
+        ({"architectures": ["T5ForConditionalGeneration"]}, "generates"),
     ],
 )
 def test_folders_that_cannot_be_taken_say_why(tmp_path, values, told):

@@ -55,7 +55,7 @@ def alone(prompt: list[int], most: int) -> list[int]:
 class Letters:
     """One token for each letter from a on; `z` is the end."""
 
-    end = 25
+    ends = frozenset({25})
 
     def encode(self, text: str) -> np.ndarray:
         return np.array([ord(letter) - 97 for letter in text], np.int64)
@@ -143,7 +143,7 @@ def test_answers_come_in_order_whatever_shares_their_batch_and_say_how_long_they
 
 def test_an_answer_ends_at_the_end_unless_it_is_to_go_on() -> None:
     class Ends(Letters):
-        end = truth(np.array([0, 1]))
+        ends = frozenset({9, truth(np.array([0, 1]))})
 
     with Generator(ToyDecoder, GenerateSettings(5), Ends()) as generator:
         assert str(generator.run_one({"text": np.array("ab")})["text"]) == ""

@@ -59,6 +59,7 @@ def ingest(
     tokenizer: Path | None = None,
     columns: Mapping[str, Sequence[str]] | None = None,
     missing: bool = False,
+    chat: Path | None = None,
     limits: Limits | None = None,
 ) -> Samples:
     """Read the samples that `spec` names, check them against `model`, and write them under `into`, in a worker.
@@ -69,7 +70,8 @@ def ingest(
     drawn with `seed` (the first ones of a function). `preprocess` is `module:function`, or for images
     `resize=224,mean=...,std=...,layout=nchw`, which stands for the arguments of those names. Text becomes token numbers
     by `tokenizer`, a tokenizer.json. `columns` are the names of each input's features, by which the columns of a table
-    are found; `missing` allows NaN, and empty cells for it. Raises `InvalidInput` that names what was expected beside
+    are found; `missing` allows NaN, and empty cells for it. `chat` is the Hugging Face folder whose chat template turns
+    `messages` into text, where text is expected. Raises `InvalidInput` that names what was expected beside
     what was found.
     """
     from hasten.isolate import Limits, WorkerFailed, run
@@ -107,6 +109,7 @@ def ingest(
         "tokenizer": None if tokenizer is None else str(tokenizer.absolute()),
         "columns": {name: list(titles) for name, titles in (columns or {}).items()},
         "missing": missing,
+        "chat": None if chat is None else str(chat.absolute()),
         "images": {
             "image_size": None if size is None else list(size),
             "mean": None if mean is None else [float(value) for value in mean],
@@ -152,6 +155,7 @@ def ingest_worker(payload: dict[str, Any], scope: Scope) -> dict[str, Any]:
         tokenizer=None if payload["tokenizer"] is None else Path(payload["tokenizer"]),
         columns=payload["columns"],
         missing=payload["missing"],
+        chat=None if payload["chat"] is None else Path(payload["chat"]),
         progress=scope.progress,
     )
     return samples.to_json()
@@ -171,6 +175,7 @@ def ingest_here(
     tokenizer: Path | None = None,
     columns: Mapping[str, Sequence[str]] | None = None,
     missing: bool = False,
+    chat: Path | None = None,
     progress: Any = None,
 ) -> Samples:
     """What `ingest` does, in this process."""
@@ -184,6 +189,7 @@ def ingest_here(
         raise InvalidInput(f"a limit of {limit} leaves no samples", "give at least 1")
     fitter = Fitter(model.signature, batch_axis, columns, missing)
     reader = fitter
+    takes_text = [(tensor.name, tensor.dtype) for tensor in model.signature.inputs] == [("text", "string")]
     reads_text = tokenizer is not None and spec is not None and Path(str(spec)).suffix not in (".npz", ".npy")
     if reads_text:
         from hasten.data.text import AS_TEXT
@@ -198,6 +204,10 @@ def ingest_here(
         if first is not None:
             rows = itertools.chain([first], rows)
             fitter.signature = with_text(model.signature, PAIR in first.inputs)
+    if takes_text:
+        from hasten.data.chats import with_chats
+
+        rows = with_chats(rows, chat)
     kept = None
     if limit is not None and count is not None and limit < count:
         kept = frozenset(random.Random(seed).sample(range(count), limit))

@@ -2,8 +2,8 @@
 
 Model files that runtimes read are read as they are. PyTorch modules (made by `module:function`, given in memory, saved
 as an exported program or as a Hugging Face folder) become exported programs of hasten's own form. Fitted models of
-scikit-learn, XGBoost and LightGBM (in a file, made by `module:function` or given in memory) become ONNX files. GGUF
-files become decoders in OpenVINO's form.
+scikit-learn, XGBoost and LightGBM (in a file, made by `module:function` or given in memory) become ONNX files. Language
+models, in GGUF files or in Hugging Face folders, become decoders in OpenVINO's form.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from hasten import formats
 from hasten.errors import Failed, InvalidInput
-from hasten.intake import classic, gguf, huggingface
+from hasten.intake import causal, classic, gguf, huggingface
 from hasten.model import Model
 from hasten.paths import cache_dir
 from hasten.variant import Program
@@ -74,6 +74,8 @@ def load(
         return factory.load(
             text, _spec(data), models(), weights=state, reading=dict(reading or {}), on_progress=on_progress
         )
+    if causal.is_decoder(path):
+        return causal.load(path, models(), trust=trust, on_progress=on_progress)
     if huggingface.is_folder(path):
         return huggingface.load(path, models(), trust=trust, on_progress=on_progress)
     if gguf.is_gguf(path):
@@ -90,14 +92,16 @@ def tokenizer(source: Any, model: Model) -> Model | None:
     """The tokenizer that came with `model`, read from `source`, where that has one."""
     if not isinstance(source, str | Path):
         return None
-    if huggingface.is_folder(Path(source)):
+    if huggingface.is_folder(Path(source)) and program(source) == "single":
         return huggingface.tokenizer(Path(source), models())
     return gguf.tokenizer(model)
 
 
 def program(source: Any) -> Program:
     """How the parts of what `source` names work together."""
-    return "generate" if isinstance(source, str | Path) and gguf.is_gguf(Path(source)) else "single"
+    if not isinstance(source, str | Path):
+        return "single"
+    return "generate" if gguf.is_gguf(Path(source)) or causal.is_decoder(Path(source)) else "single"
 
 
 def models() -> Path:

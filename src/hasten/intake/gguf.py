@@ -65,7 +65,9 @@ def tokenizer(model: Model) -> Model | None:
     files = [path.with_name(f"{name}{suffix}") for name in (TOKENIZER, DETOKENIZER) for suffix in (".xml", ".bin")]
     digest = hashlib.sha256("".join(hashlib.sha256(file.read_bytes()).hexdigest() for file in files).encode())
     size = sum(file.stat().st_size for file in files)
-    return Model(path, "openvino-tokenizer", digest.hexdigest(), Signature((), ()), Facts(0, size, None, "GGUF"))
+    return Model(
+        path, "openvino-tokenizer", digest.hexdigest(), Signature((), ()), Facts(0, size, None, "OpenVINO tokenizers")
+    )
 
 
 def convert(payload: dict[str, Any], scope: Scope) -> None:

@@ -22,7 +22,7 @@ TEXT = ("input_ids", "attention_mask", "token_type_ids")
 PROBES = ((2, 7), (3, 12))
 """Rows and tokens of the probes."""
 MOST_JSON_BYTES = 16 << 20
-GENERATES = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")
+GENERATES = ("ForConditionalGeneration",)
 
 
 def is_folder(path: Path) -> bool:
@@ -34,16 +34,12 @@ def load(
 ) -> Model:
     """Build the folder's model in a worker, and export it."""
     config = read(folder / "config.json")
-    if config.get("auto_map") and not trust:
-        raise InvalidInput(
-            f"{folder.name} wants to run code of its own ({', '.join(sorted(config['auto_map']))})",
-            "pass --trust if you know what it does",
-        )
+    check_code(folder, config, trust)
     names = [str(name) for name in config.get("architectures") or ()]
     if any(name.endswith(GENERATES) for name in names):
         raise InvalidInput(
-            f"{folder.name} is a {names[0]}, which generates",
-            "this version takes encoders, classifiers and vision models",
+            f"{folder.name} is a {names[0]}, which generates from something else than text alone",
+            "this version takes encoders, classifiers, vision models and decoders of text (...ForCausalLM)",
         )
     payload = {"folder": str(folder.absolute()), "into": str(into), "trust": trust}
     try:
@@ -52,6 +48,15 @@ def load(
         )
     except WorkerFailed as error:
         raise Failed(f"reading {folder.name} failed: {error.outcome.reason}") from None
+
+
+def check_code(folder: Path, config: Mapping[str, Any], trust: bool) -> None:
+    """Raises `InvalidInput` where the folder brings code of its own, and is not trusted."""
+    if config.get("auto_map") and not trust:
+        raise InvalidInput(
+            f"{folder.name} wants to run code of its own ({', '.join(sorted(config['auto_map']))})",
+            "pass --trust if you know what it does",
+        )
 
 
 def tokenizer(folder: Path, into: Path) -> Model | None:

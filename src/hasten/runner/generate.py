@@ -145,7 +145,7 @@ class Generator:
         with self._state() as state:
             for chosen in self._decode(state.state, [self._encode({PROMPT: np.array(prompt)})], most):
                 for token in chosen[0]:
-                    if token == self._tokenizer.end or len(ids) == most:
+                    if token in self._tokenizer.ends or len(ids) == most:
                         break
                     ids.append(token)
                 else:
@@ -242,7 +242,7 @@ class Generator:
                 first = first or [perf_counter() - start]
                 for row, tokens in enumerate(chosen):
                     for token in tokens:
-                        ended[row] = ended[row] or (token == self._tokenizer.end and not self.to_the_end)
+                        ended[row] = ended[row] or (token in self._tokenizer.ends and not self.to_the_end)
                         if not ended[row] and len(answers[row]) < self.settings.new_tokens:
                             answers[row].append(int(token))
                 if all(done or len(own) >= self.settings.new_tokens for done, own in zip(ended, answers, strict=True)):

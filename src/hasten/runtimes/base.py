@@ -134,9 +134,9 @@ class Decoder(Protocol):
 
 
 class TextTokenizer(Protocol):
-    """Text to token numbers [length] and back; `end` is the token that ends an answer, if there is one."""
+    """Text to token numbers [length] and back; `ends` are the tokens that end an answer."""
 
-    end: int | None
+    ends: frozenset[int]
 
     def encode(self, text: str) -> np.ndarray: ...
     def decode(self, ids: np.ndarray) -> str: ...

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from hasten.model import Model
 
 TOKENIZERS = "openvino_tokenizers"
+ENDS = ("end_token_ids", "eos_token_id")
+"""Where a tokenizer says what ends an answer: the first that it has counts."""
 ROWS = "rows"
 """The input that `ask_for_rows` adds: which of the fed positions have their logits computed."""
 
@@ -161,13 +163,13 @@ class OpenVinoTokenizer:
         core = ov.Core()
         try:
             model = core.read_model(os.fspath(path))
-            known = {name: info.value for name, info in model.rt_info.items() if name.endswith("_token_id")}
+            told = [str(model.rt_info[name].value) for name in ENDS if name in model.rt_info]
             self._encode = core.compile_model(model, "CPU")
             back = path.with_name(path.name.replace("_tokenizer", "_detokenizer"))
             self._decode = core.compile_model(os.fspath(back), "CPU")
         except Exception as error:
             raise Failed(f"{path.name} is no tokenizer: {readable(error)}") from None
-        self.end = int(known["eos_token_id"]) if str(known.get("eos_token_id", "")).isdecimal() else None
+        self.ends = frozenset(int(token) for token in " ".join(told[:1]).split() if token.isdecimal())
 
     def encode(self, text: str) -> np.ndarray:
         """Token numbers [length] of one text."""

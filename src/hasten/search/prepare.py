@@ -101,7 +101,16 @@ def prepare(
     tokenizer = served.variant.parts.get("tokenizer") if served is not None else intake.tokenizer(model, loaded)
     if program == "generate":
         return _prepare_generation(
-            loaded, tokenizer, data, scenario, metric, label, preprocess, new_tokens or NEW_TOKENS, served
+            loaded,
+            tokenizer,
+            data,
+            scenario,
+            metric,
+            label,
+            preprocess,
+            new_tokens or NEW_TOKENS,
+            served,
+            chat=Path(model) if served is None and Path(model).is_dir() else None,
         )
     conversion = intake.told(loaded) if served is None else served.table
     samples = samples_of.ingest(
@@ -201,6 +210,7 @@ def _prepare_generation(
     preprocess: str | None,
     new_tokens: int,
     served: Served | None,
+    chat: Path | None,
 ) -> Prepared:
     """The same for a language model: its samples are texts, to be gone on from and to be foreseen."""
     if data is None:
@@ -210,7 +220,7 @@ def _prepare_generation(
     if tokenizer is None:
         raise InvalidInput(f"{model.path.name} has no tokenizer", "convert the model again")
     samples = samples_of.ingest(
-        data, replace(model, signature=AS_TEXT), cache_dir() / "samples", label=label, preprocess=preprocess
+        data, replace(model, signature=AS_TEXT), cache_dir() / "samples", label=label, preprocess=preprocess, chat=chat
     )
     workload = Workload(model, samples, GENERATION_METRIC, scenario, LOSS, None, tokenizer, "generate")
     if served is not None:
