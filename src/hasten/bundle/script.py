@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from hasten.bundle.flatten import Import, flatten
 from hasten.errors import InvalidInput
-from hasten.runtimes.base import Runtime, language_of
+from hasten.runtimes.base import Runtime, language_of, speech_of
 
 PROGRAM = "hasten.bundle.program"
-CLASSES = {"single": (PROGRAM, "BundledModel"), "generate": ("hasten.bundle.generation", "BundledGenerator")}
+CLASSES = {
+    "single": (PROGRAM, "BundledModel"),
+    "generate": ("hasten.bundle.generation", "BundledGenerator"),
+    "encoder_decoder": ("hasten.bundle.transcription", "BundledTranscriber"),
+}
+SIDES = {"generate": language_of, "encoder_decoder": speech_of}
+"""The side of a runtime that runs a program other than a single model."""
 ROOTS = ((PROGRAM, "read_npz"), (PROGRAM, "write_npz"), ("hasten.errors", "HastenError"))
 ALSO: tuple[Import, ...] = (
     ("argparse", None, "argparse"),
@@ -55,10 +61,10 @@ class Model({base}):
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="run.py", description="Run the model of this bundle on samples in a file.")
-    parser.add_argument("inputs", help=".npz: one array for each input, batch axis first (or NAME[0], NAME[1], ...)")
-    parser.add_argument("outputs", help=".npz to write: one array for each output")
+    parser.add_argument("inputs", help=".npz: one array for each input, batch axis first (or NAME[0], NAME[1], ...){or}")
+    parser.add_argument("outputs", {optional}help=".npz to write: one array for each output{else}")
     arguments = parser.parse_args()
-    try:
+    try:{first}
         inputs = read_npz(arguments.inputs)
         with Model() as model:
             inputs, extra = model.without_extra(inputs)
@@ -76,6 +82,21 @@ if __name__ == "__main__":
 '''
 
 
+_SPOKEN = {
+    "{or}": ", or a .wav file",
+    "{optional}": 'nargs="?", ',
+    "{else}": "; what a .wav file says is printed",
+    "{first}": """
+        if arguments.inputs.lower().endswith(".wav"):
+            with Model() as model:
+                print(model.transcribe(arguments.inputs))
+            return 0
+        if arguments.outputs is None:
+            parser.error("name a file for the outputs")""",
+}
+"""What `run.py` of a speech model says and does besides."""
+
+
 def run_script(runtime: Runtime, package: str, version: str, program: str = "single") -> str:
     """The text of `run.py` for a bundle on `runtime`, which `package` of PyPI provides; `version` is hasten's.
 
@@ -83,7 +104,7 @@ def run_script(runtime: Runtime, package: str, version: str, program: str = "sin
     """
     if program not in CLASSES:
         raise InvalidInput(f"a bundle cannot run the program {program!r} yet")
-    kind = type(language_of(runtime) if program == "generate" else runtime)
+    kind = type(SIDES[program](runtime) if program in SIDES else runtime)
     roots = [CLASSES[program], *ROOTS, (kind.__module__, kind.__qualname__)]
     # `Model` is what callers of run.py import; hasten's handle on a model file takes another name there.
     flat = flatten(roots, ALSO, {"Model": "ModelFile"})
@@ -91,5 +112,8 @@ def run_script(runtime: Runtime, package: str, version: str, program: str = "sin
     parts = [_HEAD.format(package=package, version=version, imports="\n".join(flat.imports), hints=hints)]
     for name, purpose, text in flat.sections:
         parts.append(f"\n# ---- {name} ----\n# {purpose}\n\n\n{text}\n\n")
-    parts.append(_TAIL.replace("{runtime}", kind.__qualname__).replace("{base}", CLASSES[program][1]))
+    tail = _TAIL.replace("{runtime}", kind.__qualname__).replace("{base}", CLASSES[program][1])
+    for key, text in _SPOKEN.items():
+        tail = tail.replace(key, text if program == "encoder_decoder" else "")
+    parts.append(tail)
     return "".join(parts)

@@ -3,7 +3,7 @@
 Model files that runtimes read are read as they are. PyTorch modules (made by `module:function`, given in memory, saved
 as an exported program or as a Hugging Face folder) become exported programs of hasten's own form. Fitted models of
 scikit-learn, XGBoost and LightGBM (in a file, made by `module:function` or given in memory) become ONNX files. GGUF
-files become decoders in OpenVINO's form.
+files become decoders in OpenVINO's form, and folders of Whisper its features, encoder and decoder.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any
 
 from hasten import formats
 from hasten.errors import Failed, InvalidInput
-from hasten.intake import classic, gguf, huggingface
+from hasten.intake import classic, gguf, huggingface, speech
 from hasten.model import Model
 from hasten.paths import cache_dir
 from hasten.variant import Program
 
-__all__ = ["load", "program", "tokenizer", "told"]
+__all__ = ["load", "parts", "program", "tokenizer", "told"]
 
 OnProgress = Callable[[float | None, str], None]
 
@@ -74,6 +74,8 @@ def load(
         return factory.load(
             text, _spec(data), models(), weights=state, reading=dict(reading or {}), on_progress=on_progress
         )
+    if speech.is_folder(path):
+        return speech.load(path, models(), on_progress)
     if huggingface.is_folder(path):
         return huggingface.load(path, models(), trust=trust, on_progress=on_progress)
     if gguf.is_gguf(path):
@@ -90,6 +92,8 @@ def tokenizer(source: Any, model: Model) -> Model | None:
     """The tokenizer that came with `model`, read from `source`, where that has one."""
     if not isinstance(source, str | Path):
         return None
+    if speech.is_folder(Path(source)):
+        return speech.words(model)
     if huggingface.is_folder(Path(source)):
         return huggingface.tokenizer(Path(source), models())
     return gguf.tokenizer(model)
@@ -97,7 +101,16 @@ def tokenizer(source: Any, model: Model) -> Model | None:
 
 def program(source: Any) -> Program:
     """How the parts of what `source` names work together."""
-    return "generate" if isinstance(source, str | Path) and gguf.is_gguf(Path(source)) else "single"
+    if not isinstance(source, str | Path):
+        return "single"
+    if speech.is_folder(Path(source)):
+        return "encoder_decoder"
+    return "generate" if gguf.is_gguf(Path(source)) else "single"
+
+
+def parts(source: Any, model: Model) -> Mapping[str, Model]:
+    """The parts that came with `model`, the main one, read from `source`."""
+    return speech.parts(model) if program(source) == "encoder_decoder" else {}
 
 
 def models() -> Path:
