@@ -1,6 +1,6 @@
 """Asterisk's prompts (CC BY-SA) as clips with transcripts: real sentences of three words or more, at 16 kHz.
 
-    python -m benchmarks.inference.whisper_data FOLDER
+python -m benchmarks.inference.whisper_data FOLDER
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Whisper tiny.en as a Hugging Face folder: fetched as CTranslate2 keeps it, and its weights called by their old names.
 
-    python -m benchmarks.inference.whisper_model FOLDER
+python -m benchmarks.inference.whisper_model FOLDER
 """
 
 from __future__ import annotations

@@ -25,7 +25,9 @@ class _Loaded:
 
     manifest: dict[str, Any]
 
-    def __init__(self, folder: Path, engine: Runtime | LanguageRuntime | SpeechRuntime, temporary: Path | None = None) -> None:
+    def __init__(
+        self, folder: Path, engine: Runtime | LanguageRuntime | SpeechRuntime, temporary: Path | None = None
+    ) -> None:
         self._temporary = temporary
         super().__init__(folder, engine, verify=False)  # type: ignore[call-arg]
         if self.recipe.sha256 != self.manifest.get("recipe_sha256"):

@@ -37,7 +37,9 @@ def readme(study: Study, trial: Trial, package: str) -> str:
     words = "openvino-tokenizers" if speaks else "tokenizers"
     needs = package if workload.tokenizer is None or hears else f"{package} and {words}"
     given = (
-        [("text", "string", ("batch",))] if speaks or hears else [(t.name, t.dtype, t.shape) for t in model.signature.outputs]
+        [("text", "string", ("batch",))]
+        if speaks or hears
+        else [(t.name, t.dtype, t.shape) for t in model.signature.outputs]
     )
     outputs = "\n".join(f"- output {_code(each)}: {dtype}, {_shape(shape)}" for each, dtype, shape in given)
     spoken = (

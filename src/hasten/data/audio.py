@@ -80,7 +80,9 @@ def _records(table: Path) -> Iterator[Mapping[str, Any]]:
                     continue
                 value = json.loads(line)
                 if not isinstance(value, dict):
-                    raise InvalidInput(f"{table.name}: line {number} is no object", 'write {"audio": FILE, "text": TEXT}')
+                    raise InvalidInput(
+                        f"{table.name}: line {number} is no object", 'write {"audio": FILE, "text": TEXT}'
+                    )
                 yield value
     except (UnicodeDecodeError, ValueError, RecursionError, csv.Error) as error:
         raise InvalidInput(f"{table.name} cannot be read: {error}", "save it as UTF-8 text") from None

@@ -85,9 +85,9 @@ def verify(made: Mapping[str, Any], module: Any, extractor: Any, told: Mapping[s
         fed = found.argmax(axis=-1)[:, None]
         texts = np.concatenate([texts, fed], axis=1)
     with torch.no_grad():
-        whole = module(
-            input_features=theirs.input_features, decoder_input_ids=torch.from_numpy(texts[:, :-1])
-        ).logits[:, len(prompt) - 1 :]
+        whole = module(input_features=theirs.input_features, decoder_input_ids=torch.from_numpy(texts[:, :-1])).logits[
+            :, len(prompt) - 1 :
+        ]
         _close("the logits", np.stack(logits, axis=1), whole.numpy())
         wanted = module.generate(
             theirs.input_features,

@@ -27,6 +27,8 @@ AUDIO = "audio"
 RATE = 16000
 FRAME = 320
 """Samples of one position of the encoder."""
+SPARE_TOKENS, TOKENS_PER_S = 10, 8
+"""Quick speech has about five tokens a second. With little silence after a short clip, Whisper may say it for ever."""
 QUIET_S, SEARCHED_S = 0.1, 5.0
 """A long clip is cut where this long is quietest, within the last seconds that fit."""
 
@@ -37,7 +39,8 @@ class TranscribeSettings:
 
     `batch` is how many clips are heard together; `sort` puts clips of like length together. Where `margin_s` is given,
     a batch is heard for as long as its longest clip and that margin, in whole steps of `step_s`; without it for as long
-    as the model was trained to hear, 30 seconds of Whisper, most of which is silence that was put there.
+    as the model was trained to hear, 30 seconds of Whisper, most of which is silence that was put there. A clip whose
+    text then runs on without end is heard again in full.
     """
 
     batch: int = 1
@@ -150,23 +153,36 @@ class Transcriber(Decoding):
             raise InvalidInput(f"a clip has the shape {list(audio.shape)}", "give at least one sample, of one channel")
         return cut(audio, self.rules.samples)
 
-    def _together(self, pieces: Sequence[np.ndarray]) -> np.ndarray:
+    def _together(self, pieces: Sequence[np.ndarray], whole: bool = False) -> np.ndarray:
         import numpy as np
 
-        length = heard(max(len(piece) for piece in pieces), self.settings, self.rules.samples)
+        longest = max(len(piece) for piece in pieces)
+        length = self.rules.samples if whole else heard(longest, self.settings, self.rules.samples)
         audio = np.zeros((len(pieces), length), np.float32)
         for row, piece in enumerate(pieces):
             audio[row, : len(piece)] = piece
         return audio
 
     def _heard(self, pieces: Sequence[np.ndarray]) -> list[str]:
+        """The text of each piece. One that runs on beyond what can be said in its time is heard again, in full."""
+        most = None if self.settings.margin_s is None else [sayable(len(piece)) for piece in pieces]
         with self._lend() as lent:
             lent.state.hear(self._together(pieces))
-            return [self.rules.text(tokens) for tokens in greedy(lent.state, len(pieces), self.rules)]
+            found = greedy(lent.state, len(pieces), self.rules, most)
+            again = [row for row, tokens in enumerate(found) if most is not None and len(tokens) >= most[row]]
+            if again:
+                lent.state.hear(self._together([pieces[row] for row in again], whole=True))
+                for row, tokens in zip(again, greedy(lent.state, len(again), self.rules), strict=True):
+                    found[row] = tokens
+        return [self.rules.text(tokens) for tokens in found]
 
 
 def open_transcriber(
-    speech: SpeechRuntime, parts: Mapping[str, Model], rules: Path, settings: Mapping[str, Any], runner: Mapping[str, Any]
+    speech: SpeechRuntime,
+    parts: Mapping[str, Model],
+    rules: Path,
+    settings: Mapping[str, Any],
+    runner: Mapping[str, Any],
 ) -> Transcriber:
     """A transcriber by `[runtime]` and `[runner]` of a recipe; `parts` are features, encoder and main."""
     base = Settings.from_recipe(settings)
@@ -177,8 +193,8 @@ def open_transcriber(
     return found
 
 
-def greedy(state: Hearing, clips: int, rules: Rules) -> list[list[int]]:
-    """The tokens of each clip that `state` heard, without the prompt and the end.
+def greedy(state: Hearing, clips: int, rules: Rules, most: Sequence[int] | None = None) -> list[list[int]]:
+    """The tokens of each clip that `state` heard, without the prompt and the end; at most `most` of each, if given.
 
     Clips that have ended leave once half of those under way have: each time costs a copy of what is looked at.
     """
@@ -194,6 +210,8 @@ def greedy(state: Hearing, clips: int, rules: Rules) -> list[list[int]]:
         chosen = logits.argmax(axis=-1)
         at += ids.shape[1]
         running &= chosen != rules.end
+        if most is not None:
+            running &= np.array([len(found[row]) < most[row] for row in rows.tolist()])
         for row, token, goes_on in zip(rows.tolist(), chosen.tolist(), running.tolist(), strict=True):
             if goes_on:
                 found[row].append(token)
@@ -203,6 +221,15 @@ def greedy(state: Hearing, clips: int, rules: Rules) -> list[list[int]]:
             state.keep(np.flatnonzero(running))
             rows, chosen, running = rows[running], chosen[running], running[running]
         ids = chosen[:, None]
+
+
+def sayable(samples: int) -> int:
+    """More tokens than are said in a clip of so many samples.
+
+    >>> sayable(2 * RATE)
+    26
+    """
+    return SPARE_TOKENS + math.ceil(samples / RATE * TOKENS_PER_S)
 
 
 def heard(samples: int, settings: TranscribeSettings, most: int) -> int:
