@@ -11,9 +11,9 @@ from hasten.bundle.generation import BundledGenerator
 from hasten.bundle.manifest import check_files, read_manifest, refuse_code
 from hasten.bundle.pack import MAX_BYTES, unpack
 from hasten.bundle.program import BundledModel
+from hasten.bundle.transcription import BundledTranscriber
 from hasten.errors import InvalidInput
 from hasten.recipe import Recipe
-from hasten.bundle.transcription import BundledTranscriber
 from hasten.runtimes.base import language_of, runtime, speech_of
 
 if TYPE_CHECKING:
