@@ -61,7 +61,7 @@ class Model({base}):
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="run.py", description="Run the model of this bundle on samples in a file.")
-    parser.add_argument("inputs", help=".npz: one array for each input, batch axis first (or NAME[0], NAME[1], ...){or}")
+    parser.add_argument("inputs", help=".npz: an array for each input, batch axis first (or NAME[0], NAME[1], ...){or}")
     parser.add_argument("outputs", {optional}help=".npz to write: one array for each output{else}")
     arguments = parser.parse_args()
     try:{first}

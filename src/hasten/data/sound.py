@@ -63,8 +63,9 @@ def decoded(content: bytes, name: str) -> np.ndarray:
         raise InvalidInput(f"{name} holds no sound", "remove it")
     if len(data) // width > LONGEST_S * rate:
         raise InvalidInput(f"{name} is longer than {LONGEST_S // 3600} hours", "cut it into clips")
+    sound: np.ndarray
     if kind == FLOAT:
-        sound = np.frombuffer(data, f"<f{bits // 8}").astype(np.float32)
+        sound = np.frombuffer(data, f"<f{bits // 8}").astype(np.float32, copy=False)
     elif bits == 8:
         sound = (np.frombuffer(data, np.uint8).astype(np.float32) - 128) / 128
     elif bits == 24:

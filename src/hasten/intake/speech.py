@@ -1,4 +1,4 @@
-"""Hugging Face folders of Whisper: converted once to OpenVINO's parts, with the words and rules of decoding beside them.
+"""Hugging Face folders of Whisper: converted once to OpenVINO's parts, with words and rules of decoding beside them.
 
 The result is a folder with features, encoder and decoder, and `speech.json`: see `Rules`.
 """

@@ -152,6 +152,8 @@ def _features(mel_filters: Any) -> Any:
             window = torch.hann_window(WINDOW, dtype=torch.float64)[:, None]
             basis = torch.zeros(3 * HOP, 2 * bins, dtype=torch.float64)
             basis[:WINDOW] = torch.cat([window * turn.cos(), window * turn.sin()], dim=1)
+            self.basis: torch.Tensor
+            self.mel: torch.Tensor
             self.register_buffer("basis", basis.float())
             self.register_buffer("mel", torch.as_tensor(mel_filters).float())
 

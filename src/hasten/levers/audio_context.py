@@ -1,9 +1,9 @@
 """How long a speech model listens: as long as the clips, instead of the 30 seconds that Whisper fills up with silence.
 
 Positions beyond a clip's end are cut off: they hold silence, but were there in training, so the text may change a
-little, and more with little silence left: that is for the word error rate to judge. Of Whisper tiny.en, short clips with
-2 seconds after them were often said over and over; such clips are found by their length and heard again in full, which
-costs time, so that a longer margin may be the quicker one.
+little, and more with little silence left: that is for the word error rate to judge. Whisper tiny.en said short clips
+with 2 seconds after them over and over; a text that is too long for its clip is found by that, and the clip heard again
+in full, which costs time, so that a longer margin may be the quicker one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What runners that decode step by step share: a model loaded at first use, its idle states, and threads for batches."""
+"""What runners that decode step by step share: a model loaded at first use, idle states, and threads for batches."""
 
 from __future__ import annotations
 

@@ -110,7 +110,9 @@ class Transcriber(Decoding):
             order.sort(key=lambda i: -len(pieces[i][1]))
         batches = [order[at : at + self.settings.batch] for at in range(0, len(order), self.settings.batch)]
         answers = self._pool.map(lambda batch: self._heard([pieces[i][1] for i in batch]), batches)
-        texts = {i: text for batch, found in zip(batches, answers, strict=True) for i, text in zip(batch, found)}
+        texts = {
+            i: text for batch, found in zip(batches, answers, strict=True) for i, text in zip(batch, found, strict=True)
+        }
         said: list[list[str]] = [[] for _ in samples]
         for i, (index, _) in enumerate(pieces):
             said[index].append(texts[i])

@@ -1,4 +1,4 @@
-"""A speech model in OpenVINO: it hears clips, keeps what the decoder looks at, and gives the logits of the next token."""
+"""A speech model in OpenVINO: it hears clips, keeps what the decoder looks at, and gives the next token's logits."""
 
 from __future__ import annotations
 
