@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -86,11 +87,10 @@ def at_16_khz(sound: np.ndarray, rate: int) -> np.ndarray:
 
     if rate == WAV_RATE:
         return np.ascontiguousarray(sound, np.float32)
-    edge = rate // 10  # a spectrum repeats its sound: silence between the end and the beginning
-    padded = np.concatenate([sound, np.zeros(edge, np.float32)])
-    before = len(padded)
-    after = max(1, round(before * WAV_RATE / rate))
-    spectrum = np.fft.rfft(padded)
+    common = math.gcd(rate, WAV_RATE)
+    parts = (len(sound) + rate // 10) // (rate // common) + 1  # both lengths are whole, and silence follows the sound:
+    before, after = parts * (rate // common), parts * (WAV_RATE // common)  # a spectrum takes it to begin again
+    spectrum = np.fft.rfft(sound, before)
     kept = np.zeros(after // 2 + 1, spectrum.dtype)
     most = min(len(kept), len(spectrum))
     kept[:most] = spectrum[:most]
