@@ -44,26 +44,23 @@ def clips(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_clips_heard_together_ship_and_the_bundle_writes_what_the_model_did(
+def test_whatever_is_chosen_ships_and_its_bundle_writes_what_the_model_did(
     hasten: Hasten, model: Path, clips: Path, tmp_path: Path
 ) -> None:
-    (tmp_path / "together.toml").write_text(
-        '[runtime]\nname = "openvino"\nprecision = "fp32"\n\n[runner]\nbatch = 4\nsort = true\nmargin_s = 1.0\n'
-    )
     said = hasten(
-        "build", str(model), "--recipe", "together.toml", "--data", str(clips), "--metric", "wer",
-        "--max-drop", "100pt", "--budget", "30s", "--out", "together.bundle", "--json", "study.json",
+        "optimize", str(model), "--data", str(clips), "--metric", "wer", "--only", "audio_context",
+        "--max-drop", "100pt", "--budget", "6s", "--out", "speech.bundle", "--json", "study.json",
     )  # fmt: skip
     assert said.code == 0, said.err
     study = json.loads((tmp_path / "study.json").read_text())
     assert study["workload"]["metric"] == "wer"
-    with api.load(tmp_path / "together.bundle") as loaded:
+    with api.load(tmp_path / "speech.bundle") as loaded:
         text = loaded.transcribe(clips / "3.wav")
         both = loaded([{"audio": np.ones(3000)}, {"audio": np.ones(9000, np.float32)}])
     assert len(both["text"]) == 2
     blocked = "import sys; sys.modules['hasten'] = None; sys.argv = ['run.py', 'clips/3.wav']; "
     done = subprocess.run(
-        [sys.executable, "-c", blocked + "import runpy; runpy.run_path('together.bundle/run.py', run_name='__main__')"],
+        [sys.executable, "-c", blocked + "import runpy; runpy.run_path('speech.bundle/run.py', run_name='__main__')"],
         cwd=tmp_path, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": ""},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
