@@ -22,7 +22,7 @@ from hasten.variant import Variant
 from hasten.workload import Split, Workload
 
 if TYPE_CHECKING:
-    from hasten.bundle import LoadedBundle, LoadedGenerator
+    from hasten.bundle import LoadedBundle, LoadedGenerator, LoadedTranscriber
     from hasten.device import Device
     from hasten.diagnose.doctor import Doctor
     from hasten.diagnose.profile import Profile
@@ -114,6 +114,8 @@ def profile(
     from hasten.search.optimize import plan, suggest
 
     subject = _subject(model, data, scenario, recipe, cpus, reading, on_event)
+    if subject.workload.program == "encoder_decoder":
+        raise InvalidInput("a speech model cannot be profiled yet", "hasten bench tells its speed")
     used = subject.recipe.edit("runtime", name=runtime) if runtime else subject.recipe
     device = _device(cpus, on_event)
     on_event(Event("stage", "timing every operator", 0.6))
@@ -427,7 +429,7 @@ def save(
     return write(study, best, builder(best.recipe), Path(path), pack=pack, fallback=beside)
 
 
-def load(path: str | Path, *, trust: bool = False) -> LoadedBundle | LoadedGenerator:
+def load(path: str | Path, *, trust: bool = False) -> LoadedBundle | LoadedGenerator | LoadedTranscriber:
     """Open a bundle after checking every hash; call it with inputs. `trust` allows a PyTorch program inside."""
     from hasten.bundle import load as open_bundle
 

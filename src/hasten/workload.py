@@ -6,7 +6,7 @@ import hashlib
 import json
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -101,7 +101,8 @@ class Metric:
 class Workload:
     """The thing being accelerated. `metric` is a name or `module:function`; `output` names the output it judges.
 
-    `tokenizer`, where samples are text, turns it into the model's inputs; samples hold both then.
+    `tokenizer`, where samples are text, turns it into the model's inputs; samples hold both then. `parts` are those of
+    the model beside `model`, its main one, and a speech model's `tokenizer` holds its rules of decoding.
     """
 
     model: Model
@@ -112,17 +113,19 @@ class Workload:
     padding: Padding | None = None
     tokenizer: Model | None = None
     program: Program = "single"
+    parts: Mapping[str, Model] = field(default_factory=dict)
 
     @property
     def brought(self) -> Variant:
         """The variant that was brought."""
         words = {} if self.tokenizer is None else {"tokenizer": self.tokenizer}
-        return Variant({"main": self.model, **words}, self.program)
+        return Variant({"main": self.model, **self.parts, **words}, self.program)
 
     @property
     def sha256(self) -> str:
         tokenizer = None if self.tokenizer is None else self.tokenizer.sha256
         parts = [self.model.sha256, self.samples.sha256, self.metric, self.scenario, self.output, tokenizer]
+        parts += [part.sha256 for _, part in sorted(self.parts.items())]
         text = json.dumps(parts, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -150,6 +153,7 @@ class Workload:
             "padding": None if self.padding is None else self.padding.to_json(),
             "tokenizer": None if self.tokenizer is None else self.tokenizer.to_json(),
             "program": self.program,
+            "parts": {name: part.to_json() for name, part in self.parts.items()},
         }
 
     @classmethod
@@ -163,4 +167,5 @@ class Workload:
             Padding.from_json(data.get("padding")),
             None if data.get("tokenizer") is None else Model.from_json(data["tokenizer"]),
             data.get("program", "single"),
+            {name: Model.from_json(part) for name, part in data.get("parts", {}).items()},
         )

@@ -39,7 +39,7 @@ class Counted:
 
 
 class Words:
-    end = None
+    ends = frozenset[int]()
 
     def encode(self, text: str) -> np.ndarray:
         return np.arange(len(text))

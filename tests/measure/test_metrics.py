@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hasten.measure.metrics import ranks
+from hasten.measure.metrics import ranks, spoken, word_errors
 from hasten.measure.quality import metric
 
 sklearn = pytest.importorskip("sklearn.metrics", reason="scikit-learn comes with nncf")
@@ -180,3 +180,26 @@ def test_labels_that_no_class_has_are_an_error_and_not_a_low_score() -> None:
         metric("accuracy").score(np.eye(3), np.array([1, 2, 3]))
     with pytest.raises(ValueError, match="labels reach from 0 to 9"):
         metric("top5").score(np.ones((2, 6)), np.array([0, 9]))
+
+
+def test_a_word_error_rate_pools_the_errors_of_all_texts() -> None:
+    said = np.array(["The cat sat!", "", "well, I'm here", "a b c"])
+    wanted = np.array(["the cat sat", "nothing said", "Well I'm not here", "a x c d"], object)
+    assert metric("wer").score(said, wanted) == pytest.approx((0 + 2 + 1 + 2) / (3 + 2 + 4 + 4))
+    assert not metric("wer").higher_is_better
+    assert metric("wer-to-original").kind == "fidelity"
+    with pytest.raises(ValueError, match="at least one word"):
+        metric("wer").score(np.array(["a"]), np.array(["..."], object))
+
+
+@given(st.lists(st.sampled_from("abc"), max_size=7), st.lists(st.sampled_from("abc"), max_size=7))
+def test_word_errors_are_a_distance(one: list[str], other: list[str]) -> None:
+    found = word_errors(one, other)
+    assert found == word_errors(other, one)
+    assert abs(len(one) - len(other)) <= found <= max(len(one), len(other))
+    assert (found == 0) == (one == other)
+    assert word_errors(["x", *one], ["x", *other]) <= found
+
+
+def test_words_are_compared_as_they_are_said() -> None:
+    assert spoken("Well -- I\u2019m 'here', at_last: 3.5!") == ["well", "i'm", "here", "at", "last", "3", "5"]

@@ -12,12 +12,13 @@ from hasten.bundle.manifest import check_files, read_manifest, refuse_code
 from hasten.bundle.pack import MAX_BYTES, unpack
 from hasten.bundle.program import BundledModel
 from hasten.bundle.read import usable
+from hasten.bundle.transcription import BundledTranscriber
 from hasten.errors import InvalidInput
 from hasten.recipe import Recipe
-from hasten.runtimes.base import language_of, runtime
+from hasten.runtimes.base import language_of, runtime, speech_of
 
 if TYPE_CHECKING:
-    from hasten.runtimes.base import LanguageRuntime, Runtime
+    from hasten.runtimes.base import LanguageRuntime, Runtime, SpeechRuntime
 
 
 class _Loaded:
@@ -25,7 +26,9 @@ class _Loaded:
 
     manifest: dict[str, Any]
 
-    def __init__(self, folder: Path, engine: Runtime | LanguageRuntime, temporary: Path | None = None) -> None:
+    def __init__(
+        self, folder: Path, engine: Runtime | LanguageRuntime | SpeechRuntime, temporary: Path | None = None
+    ) -> None:
         self._temporary = temporary
         super().__init__(folder, engine, verify=False)  # type: ignore[call-arg]
         if self.recipe.sha256 != self.manifest.get("recipe_sha256"):
@@ -51,7 +54,13 @@ class LoadedGenerator(_Loaded, BundledGenerator):
     """A language model in use: `loaded.answer(prompt)`, `loaded.stream(prompt)`, or `loaded({"text": prompts})`."""
 
 
-def load(path: str | Path, *, trust: bool = False, max_bytes: int = MAX_BYTES) -> LoadedBundle | LoadedGenerator:
+class LoadedTranscriber(_Loaded, BundledTranscriber):
+    """A speech model in use: `loaded({"audio": samples})`, or `loaded.transcribe("clip.wav")`."""
+
+
+def load(
+    path: str | Path, *, trust: bool = False, max_bytes: int = MAX_BYTES
+) -> LoadedBundle | LoadedGenerator | LoadedTranscriber:
     """The bundle at `path`, a folder or a .pack file. Raises `InvalidInput` naming the file that was changed, if any.
 
     `trust` allows a model that can run code when it is opened. A pack is unpacked into a temporary folder, at most
@@ -73,6 +82,8 @@ def load(path: str | Path, *, trust: bool = False, max_bytes: int = MAX_BYTES) -
         refuse_code(folder, manifest, trust)
         if manifest.get("program") == "generate":
             return LoadedGenerator(folder, language_of(_runtime(manifest)), temporary)
+        if manifest.get("program") == "encoder_decoder":
+            return LoadedTranscriber(folder, speech_of(_runtime(manifest)), temporary)
         return LoadedBundle(folder, _runtime(manifest), temporary)
     except BaseException:
         if temporary is not None:

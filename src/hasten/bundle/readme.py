@@ -28,19 +28,25 @@ def readme(study: Study, trial: Trial, package: str) -> str:
     model, workload = study.workload.model, study.workload
     name = _code(model.path.name)
     taken = [(t.name, t.dtype, t.shape) for t in model.signature.inputs]
-    if workload.tokenizer is not None:
+    speaks, hears = workload.program == "generate", workload.program == "encoder_decoder"
+    if hears:
+        taken = [(t.name, t.dtype, ("batch", "samples")) for t in workload.samples.inputs]
+    elif workload.tokenizer is not None:
         taken = [(t.name, t.dtype, ("batch",)) for t in workload.samples.inputs if t.dtype == "string"]
     inputs = "\n".join(f"- input {_code(each)}: {dtype}, {_shape(shape)}" for each, dtype, shape in taken)
-    speaks = workload.program == "generate"
     words = "openvino-tokenizers" if speaks else "tokenizers"
-    needs = package if workload.tokenizer is None else f"{package} and {words}"
+    needs = package if workload.tokenizer is None or hears else f"{package} and {words}"
     given = (
-        [("text", "string", ("batch",))] if speaks else [(t.name, t.dtype, t.shape) for t in model.signature.outputs]
+        [("text", "string", ("batch",))]
+        if speaks or hears
+        else [(t.name, t.dtype, t.shape) for t in model.signature.outputs]
     )
     outputs = "\n".join(f"- output {_code(each)}: {dtype}, {_shape(shape)}" for each, dtype, shape in given)
     spoken = (
         '\n        answer = model.answer("Once upon a time", new_tokens=40)  # or model.stream(...)' if speaks else ""
     )
+    if hears:
+        spoken = '\n        text = model.transcribe("clip.wav")  # or python run.py clip.wav'
     title = name if trial.origin == "brought" else f"{name}, made faster by hasten"
     return f"""# {title}
 

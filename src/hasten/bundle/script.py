@@ -5,10 +5,16 @@ from __future__ import annotations
 from hasten.bundle.flatten import Import, flatten
 from hasten.bundle.manifest import FALLBACK
 from hasten.errors import InvalidInput
-from hasten.runtimes.base import Runtime, language_of
+from hasten.runtimes.base import Runtime, language_of, speech_of
 
 PROGRAM = "hasten.bundle.program"
-CLASSES = {"single": (PROGRAM, "BundledModel"), "generate": ("hasten.bundle.generation", "BundledGenerator")}
+CLASSES = {
+    "single": (PROGRAM, "BundledModel"),
+    "generate": ("hasten.bundle.generation", "BundledGenerator"),
+    "encoder_decoder": ("hasten.bundle.transcription", "BundledTranscriber"),
+}
+SIDES = {"generate": language_of, "encoder_decoder": speech_of}
+"""The side of a runtime that runs a program other than a single model."""
 ROOTS = (
     (PROGRAM, "read_npz"),
     (PROGRAM, "write_npz"),
@@ -63,10 +69,10 @@ class Model({base}):
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="run.py", description="Run the model of this bundle on samples in a file.")
-    parser.add_argument("inputs", help=".npz: one array for each input, batch axis first (or NAME[0], NAME[1], ...)")
-    parser.add_argument("outputs", help=".npz to write: one array for each output")
+    parser.add_argument("inputs", help=".npz: an array for each input, batch axis first (or NAME[0], NAME[1], ...){or}")
+    parser.add_argument("outputs", {optional}help=".npz to write: one array for each output{else}")
     arguments = parser.parse_args()
-    try:
+    try:{first}
         inputs = read_npz(arguments.inputs)
         with Model() as model:
             inputs, extra = model.without_extra(inputs)
@@ -89,6 +95,19 @@ if not {runtime}().availability().usable:
     warnings.warn(f"{{{runtime}().availability().reason}}: the fallback of this bundle runs instead", stacklevel=1)
     Model = module_at(FOLDER / "{folder}" / "run.py").Model  # type: ignore[misc]
 """
+_SPOKEN = {
+    "{or}": ", or a .wav file",
+    "{optional}": 'nargs="?", ',
+    "{else}": "; what a .wav file says is printed",
+    "{first}": """
+        if arguments.inputs.lower().endswith(".wav"):
+            with Model() as model:
+                print(model.transcribe(arguments.inputs))
+            return 0
+        if arguments.outputs is None:
+            parser.error("name a file for the outputs")""",
+}
+"""What `run.py` of a speech model says and does besides."""
 
 
 def run_script(runtime: Runtime, package: str, version: str, program: str = "single", *, fallback: bool = False) -> str:
@@ -99,7 +118,7 @@ def run_script(runtime: Runtime, package: str, version: str, program: str = "sin
     """
     if program not in CLASSES:
         raise InvalidInput(f"a bundle cannot run the program {program!r} yet")
-    kind = type(language_of(runtime) if program == "generate" else runtime)
+    kind = type(SIDES[program](runtime) if program in SIDES else runtime)
     roots = [CLASSES[program], *ROOTS, (kind.__module__, kind.__qualname__)]
     # `Model` is what callers of run.py import; hasten's handle on a model file takes another name there.
     flat = flatten(roots, ALSO, {"Model": "ModelFile"})
@@ -109,5 +128,8 @@ def run_script(runtime: Runtime, package: str, version: str, program: str = "sin
         parts.append(f"\n# ---- {name} ----\n# {purpose}\n\n\n{text}\n\n")
     second = _FALLBACK.format(runtime=kind.__qualname__, folder=FALLBACK) if fallback else ""
     tail = _TAIL.replace("{fallback}", second).replace("{runtime}", kind.__qualname__)
-    parts.append(tail.replace("{base}", CLASSES[program][1]))
+    tail = tail.replace("{base}", CLASSES[program][1])
+    for key, text in _SPOKEN.items():
+        tail = tail.replace(key, text if program == "encoder_decoder" else "")
+    parts.append(tail)
     return "".join(parts)

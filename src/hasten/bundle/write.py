@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from hasten.isolate import Limits
 
 
-WORDS = {"single": ("tokenizers",), "generate": ("openvino-tokenizers",)}
+WORDS = {"single": ("tokenizers",), "generate": ("openvino-tokenizers",), "encoder_decoder": ()}
 """What a bundle needs to turn text into token numbers, by its program."""
 
 

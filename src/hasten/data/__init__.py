@@ -259,6 +259,13 @@ def open_rows(
 
         return None, _preprocessed(functions.rows(text, fitter, label), preprocess), text
     _check(path)
+    from hasten.data import audio
+
+    if audio.is_audio(fitter.signature) and (path.is_dir() or path.suffix == ".jsonl"):
+        if preprocess is not None:
+            raise InvalidInput("clips are read as they are", "leave --preprocess out")
+        number, clips = audio.rows(path, fitter, label)
+        return number, clips, path.name
     if path.is_dir():
         from hasten.data import images as reader
         from hasten.isolate import resolve

@@ -3,7 +3,8 @@
 Model files that runtimes read are read as they are. PyTorch modules (made by `module:function`, given in memory, saved
 as an exported program or as a Hugging Face folder) become exported programs of hasten's own form. Fitted models of
 scikit-learn, XGBoost and LightGBM (in a file, made by `module:function` or given in memory) become ONNX files. Language
-models, in GGUF files or in Hugging Face folders, become decoders in OpenVINO's form.
+models, in GGUF files or in Hugging Face folders, become decoders in OpenVINO's form; folders of Whisper become features,
+encoder and decoder.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from typing import Any
 
 from hasten import formats
 from hasten.errors import Failed, InvalidInput
-from hasten.intake import causal, classic, gguf, huggingface
+from hasten.intake import causal, classic, gguf, huggingface, speech
 from hasten.model import Model
 from hasten.paths import cache_dir
 from hasten.variant import Program
 
-__all__ = ["load", "program", "tokenizer", "told"]
+__all__ = ["load", "parts", "program", "tokenizer", "told"]
 
 OnProgress = Callable[[float | None, str], None]
 
@@ -76,6 +77,8 @@ def load(
         )
     if causal.is_decoder(path):
         return causal.load(path, models(), trust=trust, on_progress=on_progress)
+    if speech.is_folder(path):
+        return speech.load(path, models(), on_progress)
     if huggingface.is_folder(path):
         return huggingface.load(path, models(), trust=trust, on_progress=on_progress)
     if gguf.is_gguf(path):
@@ -92,6 +95,8 @@ def tokenizer(source: Any, model: Model) -> Model | None:
     """The tokenizer that came with `model`, read from `source`, where that has one."""
     if not isinstance(source, str | Path):
         return None
+    if speech.is_folder(Path(source)):
+        return speech.words(model)
     if huggingface.is_folder(Path(source)) and program(source) == "single":
         return huggingface.tokenizer(Path(source), models())
     return gguf.tokenizer(model)
@@ -101,7 +106,14 @@ def program(source: Any) -> Program:
     """How the parts of what `source` names work together."""
     if not isinstance(source, str | Path):
         return "single"
+    if speech.is_folder(Path(source)):
+        return "encoder_decoder"
     return "generate" if gguf.is_gguf(Path(source)) or causal.is_decoder(Path(source)) else "single"
+
+
+def parts(source: Any, model: Model) -> Mapping[str, Model]:
+    """The parts that came with `model`, the main one, read from `source`."""
+    return speech.parts(model) if program(source) == "encoder_decoder" else {}
 
 
 def models() -> Path:

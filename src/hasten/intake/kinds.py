@@ -28,7 +28,9 @@ class Kind:
 KINDS = (
     Kind("ONNX and OpenVINO files"),
     Kind("PyTorch modules and .pt2", ("torch", "onnxscript"), "torch"),
-    Kind("Hugging Face folders", ("torch", "onnxscript", "transformers", "tokenizers"), "hf"),
+    Kind("Hugging Face folders: encoders, vision", ("torch", "onnxscript", "transformers", "tokenizers"), "hf"),
+    Kind("Hugging Face folders: language models", ("torch", "transformers", "openvino-tokenizers"), "hf,llm"),
+    Kind("Hugging Face folders: Whisper", ("torch", "transformers"), "hf"),
     Kind("GGUF language models", ("openvino-genai", "openvino-tokenizers"), "llm"),
     Kind("scikit-learn", ("scikit-learn", "skl2onnx", "skops"), "classic"),
     Kind("XGBoost", ("xgboost", "onnxmltools", "skl2onnx"), "classic"),

@@ -35,6 +35,8 @@ SCENE_ROUNDS = 8
 SCENE_OFFLINE = (32, 256)
 SCENE_SINGLE = (4, 64)
 SCENE_GENERATE = (2, 64)
+FEW = {"generate": 2, "encoder_decoder": 8}
+"""Samples that tell the speed of a slow model as brought."""
 GENERATE_ROWS, OPENING_S = 16, 20.0
 """Prompts that a variant may decode together, and the seconds that three workers take to load a language model."""
 """The least and the most samples of a scene; a round of the baseline takes at least the least."""
@@ -152,10 +154,10 @@ class LocalLab:
         the budget; the race and the confirmation run all of it.
         """
         pool = self.split.selection
-        few = min(len(pool), 2 if self.workload.program == "generate" else 16)
+        few = min(len(pool), FEW.get(self.workload.program, 16))
         with self._open(recipe, pool[:few], variant) as probe:
             self._per_sample_s = max(1e-6, probe.opened["round_s"] / few)
-        generates = self.workload.program == "generate"
+        generates = self.workload.program != "single"
         least, most = SCENE_SINGLE if self.workload.scenario == "single-stream" else SCENE_OFFLINE
         if generates:
             least, most = SCENE_GENERATE
@@ -264,7 +266,7 @@ class LocalLab:
 
     def final_s(self) -> float:
         """The seconds that a confirmation takes at least, where they are many: its rounds, and opening its workers."""
-        if self.workload.program != "generate":
+        if self.workload.program == "single":
             return 0.0
         return SLOW_ROUNDS * GENERATE_ROWS * self._per_sample_s * 1.5 + VERIFY_S + OPENING_S
 
@@ -571,7 +573,7 @@ def _wide(found: Figure) -> bool:
 def quality_key(recipe: Recipe) -> str:
     """What of a recipe decides its outputs: the steps, the runtime with its precision, and how samples are padded."""
     runtime = {key: value for key, value in recipe.runtime.items() if key not in ("streams", "threads")}
-    runner = {key: recipe.runner[key] for key in ("form",) if key in recipe.runner}
+    runner = {key: recipe.runner[key] for key in ("form", "margin_s", "step_s") if key in recipe.runner}
     return Recipe(recipe.steps, runtime, runner).id
 
 

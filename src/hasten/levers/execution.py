@@ -21,7 +21,7 @@ def divisions(cores: int) -> list[tuple[int, int]]:
 
 class Execution(SettingsLever):
     name = "execution"
-    programs = frozenset({"single", "generate"})
+    programs = frozenset({"single", "generate", "encoder_decoder"})
 
     def propose(self, case: Case) -> Iterable[Proposal]:
         cores = max(1, len(case.device.cpus))

@@ -24,7 +24,7 @@ BESIDE_INT8 = Prediction(1.1, "prior: what INT8 leaves over, in bf16 (1.35x beca
 
 class Precision(SettingsLever):
     name = "precision"
-    programs = frozenset({"single", "generate"})
+    programs = frozenset({"single", "generate", "encoder_decoder"})
 
     def refuse(self, case: Case) -> str | None:
         if len(_offers(runtime_of(case))) < 2:

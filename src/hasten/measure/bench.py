@@ -21,22 +21,22 @@ if TYPE_CHECKING:
     import numpy as np
 
     from hasten.data import SampleSet
-    from hasten.runner import Generator, Runner
+    from hasten.runner import Generator, Runner, Transcriber
 
 STEADY_ROUNDS = 8
 STEADY_GAIN = 0.97
 STEADY_S = 2.0
 """Warming up ends when a round is hardly quicker than the best before it, after this many, or after this long."""
 OPERATORS_S = 2.0
-CHUNK, SLOW_CHUNK = 256, 4
-"""Samples between two looks at the clock; those of language models are slow."""
+CHUNK, SLOW_CHUNK, SPOKEN_CHUNK = 256, 4, 64
+"""Samples between two looks at the clock; those of language models are slow, and clips should fill batches."""
 
 
 @dataclass
 class Opened:
     """What a worker keeps between calls."""
 
-    runner: Runner | Generator
+    runner: Runner | Generator | Transcriber
     samples: SampleSet
     scenario: str
     scene: Sequence[Mapping[str, np.ndarray]]
@@ -109,12 +109,14 @@ def outputs(payload: dict[str, Any], scope: Scope) -> dict[str, Any]:
     With `seconds`, no further chunk of samples is begun after that time; `count` says how many were run.
     """
     from hasten.measure.outputs import save
-    from hasten.runner import Generator
+    from hasten.runner import Generator, Transcriber
 
     opened: Opened = scope.state["opened"]
     indices, seconds = payload["indices"], payload.get("seconds") or math.inf
     results: list[Any] = []
     size = SLOW_CHUNK if isinstance(opened.runner, Generator) else CHUNK
+    if isinstance(opened.runner, Transcriber):
+        size = SPOKEN_CHUNK
     start = time.perf_counter()
     while len(results) < len(indices) and (not results or time.perf_counter() - start < seconds):
         chunk = indices[len(results) : len(results) + size]
@@ -165,6 +167,6 @@ def _run(opened: Opened, scenario: str, scene: Sequence[Mapping[str, np.ndarray]
     }
 
 
-def _answers(runner: Runner | Generator) -> list[tuple[float, float, int]]:
+def _answers(runner: Runner | Generator | Transcriber) -> list[tuple[float, float, int]]:
     """Of each answer of a language model: seconds to its first token, seconds in all, tokens."""
     return [astuple(each) for each in getattr(runner, "timings", ())]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hasten.measure.metrics import Array, Formula
+from hasten.measure.metrics import Array, Formula, word_error_rate, word_rows
 
 ROUNDING = 1e-4
 """Outputs that differ by less, relative to the largest value of a sample's output, differ by rounding: what reordering
@@ -72,11 +72,12 @@ FIDELITIES = {
         Formula("top1-agreement", _agreement, _mean, mean=True),
         Formula("cosine", _cosine, _mean, mean=True, bounds=(-1.0, 1.0)),
         Formula("normalised-error", _error, _mean, higher_is_better=False, mean=True, bounds=(0.0, float("inf"))),
+        Formula("wer-to-original", word_rows, word_error_rate, False, bounds=(0.0, float("inf"))),
     )
 }
-"""By name; the reference stands where the labels would. The original scores 1, 1 and 0 against itself."""
+"""By name; the reference stands where the labels would. The original scores 1, 1, 0 and 0 against itself."""
 
-ITSELF = {"top1-agreement": 1.0, "cosine": 1.0, "normalised-error": 0.0}
+ITSELF = {"top1-agreement": 1.0, "cosine": 1.0, "normalised-error": 0.0, "wer-to-original": 0.0}
 
 
 def equal_to_rounding(outputs: Any, reference: Any) -> bool:

@@ -6,7 +6,9 @@ labels into the score, as often as the bootstrap asks. Outputs have samples firs
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+import unicodedata
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -295,6 +297,37 @@ def _perplexity(rows: Array, labels: Any) -> float:
     return float(np.exp(rows[:, 0].sum() / rows[:, 1].sum()))
 
 
+# -- speech ---------------------------------------------------------------------------------------------------------
+
+
+def spoken(text: Any) -> list[str]:
+    """The words of a text as they are said: lower case, no punctuation but apostrophes and the like within words."""
+    plain = unicodedata.normalize("NFKC", str(text)).lower().replace("\u2019", "'")
+    return [word for part in re.sub(r"[^\w\s']|_", " ", plain).split() if (word := part.strip("'"))]
+
+
+def word_errors(said: Sequence[str], wanted: Sequence[str]) -> int:
+    """The fewest words to put in, leave out or change that make `said` of `wanted` (Levenshtein's distance)."""
+    row = list(range(len(wanted) + 1))
+    for number, word in enumerate(said, 1):
+        before, row[0] = row[0], number
+        for at, other in enumerate(wanted, 1):
+            before, row[at] = row[at], min(row[at] + 1, row[at - 1] + 1, before + (word != other))
+    return row[-1]
+
+
+def word_rows(outputs: Any, labels: Any) -> Array:
+    """For each text the number of wrong words, and how many words are wanted."""
+    pairs = [(spoken(said), spoken(wanted)) for said, wanted in zip(outputs, labels, strict=True)]
+    return np.array([(word_errors(said, wanted), len(wanted)) for said, wanted in pairs], np.float64).reshape(-1, 2)
+
+
+def word_error_rate(rows: Array, labels: Any) -> float:
+    if rows[:, 1].sum() == 0:
+        raise ValueError("a word error rate needs at least one word that is wanted")
+    return float(rows[:, 0].sum() / rows[:, 1].sum())
+
+
 def _mean(rows: Array, labels: Any) -> float:
     return float(rows.mean())
 
@@ -324,6 +357,7 @@ FORMULAS = {
         Formula("mae", _absolute, _mean, higher_is_better=False, mean=True, scale=1.0, bounds=_POSITIVE),
         Formula("rmse", _values, _rmse, higher_is_better=False, scale=1.0, bounds=_POSITIVE),
         Formula("perplexity", _token_loss, _perplexity, higher_is_better=False, scale=1.0, bounds=_POSITIVE),
+        Formula("wer", word_rows, word_error_rate, higher_is_better=False, bounds=_POSITIVE),
         Formula("text-perplexity", _scored, _perplexity, False, scale=1.0, bounds=_POSITIVE, labels=False),
     )
 }

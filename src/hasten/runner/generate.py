@@ -7,16 +7,16 @@ A. Saxena 2023), and only what the model itself would have chosen is kept, so th
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from hasten.errors import InvalidInput
 from hasten.model import Model
+from hasten.runner.decoding import Decoding, Lent
 from hasten.runner.plan import check_keys
 from hasten.runtimes.base import Decoder, DecoderState, LanguageRuntime, OperatorTime, Settings, TextTokenizer
 
@@ -77,15 +77,12 @@ class Timing:
     tokens: int
 
 
-class Generator:
+class Generator(Decoding):
     """Answers prompts with a decoder, `streams` batches at once. `run` may be called from several threads.
 
     `to_the_end` goes on to `new_tokens` whatever the model says: so that what is timed is the same work each time.
     `timings` are those of the last `run`, `history` of the last answers of all.
     """
-
-    cache = None
-    cache_hits = cache_lookups = 0
 
     def __init__(
         self,
@@ -94,14 +91,11 @@ class Generator:
         tokenizer: TextTokenizer,
         streams: int = 1,
     ) -> None:
+        super().__init__(load, streams, "hasten-generate")
         self.settings, self.to_the_end = settings, False
         self.timings: list[Timing] = []
         self.history: deque[Timing] = deque(maxlen=HISTORY)
-        self._load, self._tokenizer = load, tokenizer
-        self._decoder: Decoder | None = None
-        self._idle: list[DecoderState] = []
-        self._lock = threading.Lock()
-        self._pool = ThreadPoolExecutor(max(1, streams), "hasten-generate")
+        self._tokenizer = tokenizer
 
     # -- answers --------------------------------------------------------------------------------------------------
 
@@ -176,19 +170,13 @@ class Generator:
 
     # -- the runner's other duties --------------------------------------------------------------------------------
 
-    def load(self) -> None:
-        with self._lock:
-            if self._decoder is None:
-                self._decoder = self._load()
-
     def warm(self, samples: Sequence[Sample]) -> None:
         self.run(samples[: self.settings.batch])
 
     def operators(self, samples: Sequence[Sample], repeats: int = 10) -> list[OperatorTime]:
         """Per-operator times of one decoding step after a typical prompt."""
-        self.load()
-        assert self._decoder is not None
-        return self._decoder.operators(self._typical(samples)[None], repeats)
+        found: list[OperatorTime] = self._loaded().operators(self._typical(samples)[None], repeats)
+        return found
 
     def steps(self, samples: Sequence[Sample], repeats: int) -> list[float]:
         """Seconds of decoding steps after a typical prompt, one token each, with nothing around them."""
@@ -208,19 +196,6 @@ class Generator:
     def _typical(self, samples: Sequence[Sample]) -> np.ndarray:
         prompts = sorted((self._encode(sample) for sample in samples), key=len)
         return prompts[len(prompts) // 2][:PROFILE_TOKENS]
-
-    def close(self) -> None:
-        self._pool.shutdown()
-        self._idle.clear()
-        if self._decoder is not None:
-            self._decoder.close()
-            self._decoder = None
-
-    def __enter__(self) -> Generator:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     # -- inside ---------------------------------------------------------------------------------------------------
 
@@ -261,27 +236,10 @@ class Generator:
             return drafted(state, prompts[0], most, self.settings.lookup)
         return together(state, prompts, most)
 
-    def _state(self) -> _Lent:
-        self.load()
-        assert self._decoder is not None
-        with self._lock:
-            state = self._idle.pop() if self._idle else self._decoder.begin()
-        state.reset()
-        return _Lent(state, self._idle)
-
-
-@dataclass
-class _Lent:
-    """A state that goes back to the idle ones."""
-
-    state: DecoderState
-    idle: list[DecoderState]
-
-    def __enter__(self) -> _Lent:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.idle.append(self.state)
+    def _state(self) -> Lent:
+        lent = self._lend()
+        lent.state.reset()
+        return lent
 
 
 def open_generator(

@@ -21,7 +21,8 @@ from hasten.runner.generate import Generator, open_generator
 from hasten.runner.packing import Packed, assemble_packed, is_packed, split_packed
 from hasten.runner.plan import Batch, RunnerSettings, plan
 from hasten.runner.tokenise import Tokeniser
-from hasten.runtimes.base import OperatorTime, Runtime, Session, Settings, language_of
+from hasten.runner.transcribe import Transcriber, open_transcriber
+from hasten.runtimes.base import OperatorTime, Runtime, Session, Settings, language_of, speech_of
 from hasten.variant import Variant
 from hasten.workload import Padding
 
@@ -39,12 +40,12 @@ def open_runner(
     padding: Padding | None,
     *,
     runtime: Runtime | None = None,
-) -> Runner | Generator:
+) -> Runner | Generator | Transcriber:
     """A runner of `variant` under `recipe` that accepts samples of the source model's `signature`.
 
     `runtime` replaces the one that the recipe names. Raises `InvalidInput` for settings that make no sense.
     """
-    if variant.program not in ("single", "generate"):
+    if variant.program not in ("single", "generate", "encoder_decoder"):
         raise InvalidInput(f"this version does not run the program {variant.program!r}")
     model = variant.main
     if runtime is None:
@@ -55,9 +56,12 @@ def open_runner(
     if model.format not in runtime.accepts:
         accepted = ", ".join(sorted(runtime.accepts))
         raise InvalidInput(f"runtime {runtime.name} does not load {model.format} models", f"it loads: {accepted}")
+    if variant.program != "single" and recipe.cache:
+        raise InvalidInput("a model that decodes step by step has no response cache yet", "leave [cache] out")
+    if variant.program == "encoder_decoder":
+        rules = variant.parts["tokenizer"].path
+        return open_transcriber(speech_of(runtime), variant.parts, rules, recipe.runtime, recipe.runner)
     if variant.program == "generate":
-        if recipe.cache:
-            raise InvalidInput("a language model has no response cache yet", "leave [cache] out")
         language = language_of(runtime)
         return open_generator(language, model, variant.parts["tokenizer"].path, recipe.runtime, recipe.runner)
     chosen, base = runtime, Settings.from_recipe(recipe.runtime)

@@ -152,10 +152,40 @@ class LanguageRuntime(Protocol):
     def tokenizer(self, path: Path) -> TextTokenizer: ...
 
 
+class Hearing(Protocol):
+    """Clips under way together, with the tokens of each so far.
+
+    `hear` takes new clips [clips, samples]. `feed` takes `ids` [clips, fed], the first of which stands at `at`, and
+    gives logits [clips, vocabulary], which the next call overwrites. `keep` goes on with some clips alone.
+    """
+
+    def hear(self, audio: np.ndarray) -> None: ...
+    def feed(self, ids: np.ndarray, at: int) -> np.ndarray: ...
+    def keep(self, rows: np.ndarray) -> None: ...
+
+
+class Listener(Protocol):
+    """A loaded speech model. `operators` are those of hearing clips [clips, samples]."""
+
+    def begin(self) -> Hearing: ...
+    def operators(self, audio: np.ndarray, repeats: int = 10) -> list[OperatorTime]: ...
+    def close(self) -> None: ...
+
+
+class SpeechRuntime(Protocol):
+    """The side of a runtime that runs speech models."""
+
+    name: str
+
+    def availability(self) -> Availability: ...
+    def listener(self, parts: Mapping[str, Model], settings: Settings) -> Listener: ...
+
+
 class Runtime(Protocol):
     """An engine that executes models of the formats it accepts. Raise `InvalidInput` or `Failed` with the cause.
 
-    One that runs language models as well names its `LanguageRuntime` in `language`, as module:Class.
+    One that runs language models as well names its `LanguageRuntime` in `language`, as module:Class, and one that runs
+    speech models its `SpeechRuntime` in `speech`.
     """
 
     name: str
@@ -168,11 +198,22 @@ class Runtime(Protocol):
 
 def language_of(runtime: Runtime) -> LanguageRuntime:
     """The side of `runtime` that runs language models, usable here. Raises `InvalidInput` where there is none."""
-    path = getattr(runtime, "language", None)
+    found: LanguageRuntime = _side(runtime, "language", "language models")
+    return found
+
+
+def speech_of(runtime: Runtime) -> SpeechRuntime:
+    """The side of `runtime` that runs speech models, usable here. Raises `InvalidInput` where there is none."""
+    found: SpeechRuntime = _side(runtime, "speech", "speech models")
+    return found
+
+
+def _side(runtime: Runtime, side: str, what: str) -> Any:
+    path = getattr(runtime, side, None)
     if path is None:
-        raise InvalidInput(f"runtime {runtime.name} does not run language models", 'use name = "openvino"')
+        raise InvalidInput(f"runtime {runtime.name} does not run {what}", 'use name = "openvino"')
     module, _, name = path.partition(":")
-    found: LanguageRuntime = getattr(import_module(module), name)()
+    found = getattr(import_module(module), name)()
     available = found.availability()
     if not available.usable:
         raise InvalidInput(f"runtime {runtime.name}: {available.reason}", "install it", available.command)

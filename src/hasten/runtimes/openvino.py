@@ -38,6 +38,7 @@ class OpenVino:
     accepts = frozenset({"onnx", "openvino"})
     precisions = tuple(PRECISIONS)
     language = "hasten.runtimes.openvino_decoder:OpenVinoLanguage"
+    speech = "hasten.runtimes.openvino_speech:OpenVinoSpeech"
 
     def availability(self) -> Availability:
         try:

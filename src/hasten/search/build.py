@@ -60,7 +60,13 @@ class Builder:
     def key(self, prefix: Recipe) -> str:
         work = self.case.workload
         text = json.dumps(
-            [prefix.to_json(), work.model.sha256, work.samples.sha256, self.case.seed, dict(self.versions)],
+            [
+                prefix.to_json(),
+                *(work.model.sha256, *(part.sha256 for _, part in sorted(work.parts.items()))),
+                work.samples.sha256,
+                self.case.seed,
+                dict(self.versions),
+            ],
             sort_keys=True,
         )
         return hashlib.sha256(text.encode()).hexdigest()[:24]

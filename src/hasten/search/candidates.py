@@ -63,11 +63,18 @@ def difference(parent: Recipe, child: Recipe) -> str:
     return json.dumps(changed, sort_keys=True)
 
 
+def heard_no_longer(recipe: Recipe, lost: Recipe) -> bool:
+    """Whether a recipe of a speech model hears as little beyond a clip as the one that lost, or less."""
+    return "margin_s" in recipe.runner and float(recipe.runner["margin_s"]) <= float(lost.runner["margin_s"])
+
+
 def loses_as(recipe: Recipe, lost: Recipe) -> bool:
     """Whether a recipe does to the outputs all that one did which lost too much quality, on the same runtime."""
     if recipe.runtime.get("name") != lost.runtime.get("name"):
         return False
     if lost.runner.get("form") not in (None, recipe.runner.get("form")):
+        return False
+    if "margin_s" in lost.runner and not heard_no_longer(recipe, lost):
         return False
     precision = lost.runtime.get("precision")
     if lost.steps and precision == "fp32":

@@ -23,7 +23,7 @@ from hasten.recipe import Recipe
 from hasten.runtimes import DEFAULT_RUNTIMES, all_runtimes
 from hasten.search.build import Builder, size_limit
 from hasten.search.inference import Search
-from hasten.search.prepare import OFFLINE_BATCH, Prepared
+from hasten.search.prepare import CLIPS_TOGETHER, OFFLINE_BATCH, Prepared
 from hasten.study import Study
 from hasten.versions import versions
 
@@ -133,6 +133,8 @@ def optimize(
 
 def with_profiles(study: Study, lab: LocalLab) -> Study:
     """The study with a profile of the model as brought and of the winner, and with what bounds the winner now."""
+    if study.workload.program == "encoder_decoder":
+        return study  # observing one takes a runner that knows what a step is
     profiles: dict[str, Any] = dict(study.profiles)
     notes = list(study.notes)
     for name, trial in (("before", study.baseline), ("after", study.best)):
@@ -191,6 +193,11 @@ def brought_recipe(prepared: Prepared) -> Recipe:
             runtime={"name": DEFAULT_RUNTIMES[workload.model.format]}, runner={"new_tokens": prepared.new_tokens}
         )
     offline = workload.scenario != "single-stream"
+    if workload.program == "encoder_decoder":  # it came in fp32, and OpenVINO's own default may be less
+        return Recipe(
+            runtime={"name": DEFAULT_RUNTIMES[workload.model.format], "precision": "fp32"},
+            runner={"batch": CLIPS_TOGETHER if offline else 1},
+        )
     return Recipe(
         runtime={"name": DEFAULT_RUNTIMES[workload.model.format]}, runner={"batch": OFFLINE_BATCH if offline else 1}
     )

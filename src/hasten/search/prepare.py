@@ -9,6 +9,7 @@ from typing import Any
 
 from hasten import data as samples_of
 from hasten import formats, intake
+from hasten.data.audio import AS_AUDIO
 from hasten.data.text import AS_TEXT
 from hasten.errors import HastenError, InvalidInput
 from hasten.intake.factory import reason
@@ -23,8 +24,9 @@ from hasten.runtimes import DEFAULT_RUNTIMES
 from hasten.variant import Variant
 from hasten.workload import SCENARIOS, Padding, Workload
 
-OFFLINE_BATCH = 32
+OFFLINE_BATCH, CLIPS_TOGETHER = 32, 8
 GENERATION_METRIC = "text-perplexity"
+SPEECH_METRIC, SPEECH_FIDELITY = "wer", "wer-to-original"
 NEW_TOKENS = 64
 """What a language model answers with, where nothing else is asked for."""
 
@@ -112,6 +114,9 @@ def prepare(
             served,
             chat=Path(model) if served is None and Path(model).is_dir() else None,
         )
+    if program == "encoder_decoder":
+        beside = intake.parts(model, loaded) if served is None else _beside(served.variant)
+        return _prepare_speech(loaded, beside, tokenizer, data, scenario, metric, label, preprocess)
     conversion = intake.told(loaded) if served is None else served.table
     samples = samples_of.ingest(
         data,
@@ -232,6 +237,41 @@ def _prepare_generation(
     if samples.count < 64:
         notes.append(f"only {samples.count} samples: a small loss of quality cannot be told from none")
     return Prepared(workload, (), (), 0.0, tuple(notes), new_tokens=new_tokens)
+
+
+def _prepare_speech(
+    model: Model,
+    parts: Mapping[str, Model],
+    rules: Model | None,
+    data: Any,
+    scenario: str,
+    metric: str | None,
+    label: str | None,
+    preprocess: str | None,
+) -> Prepared:
+    """The same for a speech model: its samples are clips, and its answers are what they say."""
+    if data is None:
+        raise InvalidInput("a speech model needs clips of yours to be judged by", "give a folder of .wav with --data")
+    if rules is None:
+        raise InvalidInput(f"{model.path.name} has no rules of decoding beside it", "convert the model again")
+    samples = samples_of.ingest(
+        data, replace(model, signature=AS_AUDIO), cache_dir() / "samples", label=label, preprocess=preprocess
+    )
+    if metric is None or (metric == SPEECH_METRIC and not samples.labels):
+        metric = SPEECH_METRIC if samples.labels else SPEECH_FIDELITY
+    elif metric not in (SPEECH_METRIC, SPEECH_FIDELITY) and ":" not in metric:
+        raise InvalidInput(f"a speech model is judged by {SPEECH_METRIC}, not by {metric}", "leave --metric out")
+    workload = Workload(model, samples, metric, scenario, "text", None, rules, "encoder_decoder", parts)
+    notes = ["clips are written down greedily, without timestamps; one of more than 30 s in pieces"]
+    if not samples.labels:
+        notes.append("the clips have no transcripts: quality is fidelity to what the model as brought writes")
+    if samples.count < 64:
+        notes.append(f"only {samples.count} samples: a small loss of quality cannot be told from none")
+    return Prepared(workload, (), (), 0.0, tuple(notes))
+
+
+def _beside(variant: Variant) -> Mapping[str, Model]:
+    return {name: part for name, part in variant.parts.items() if name not in ("main", "tokenizer")}
 
 
 def served_json(served: Served) -> dict[str, Any]:

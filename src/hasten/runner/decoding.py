@@ -1,0 +1,69 @@
+"""What runners that decode step by step share: a model loaded at first use, idle states, and threads for batches."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Self
+
+
+class Decoding:
+    """`load` makes the model, whose `begin` makes a state for sequences that are decoded together.
+
+    `streams` batches are decoded at once. There is no response cache.
+    """
+
+    cache = None
+    cache_hits = cache_lookups = 0
+
+    def __init__(self, load: Callable[[], Any], streams: int, name: str) -> None:
+        self._load = load
+        self._model: Any = None
+        self._idle: list[Any] = []
+        self._lock = threading.Lock()
+        self._pool = ThreadPoolExecutor(max(1, streams), name)
+
+    def load(self) -> None:
+        self._loaded()
+
+    def close(self) -> None:
+        self._pool.shutdown()
+        self._idle.clear()
+        if self._model is not None:
+            self._model.close()
+            self._model = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _loaded(self) -> Any:
+        with self._lock:
+            if self._model is None:
+                self._model = self._load()
+            return self._model
+
+    def _lend(self) -> Lent:
+        """A state that nobody uses, a new one where there is none."""
+        model = self._loaded()
+        with self._lock:
+            state = self._idle.pop() if self._idle else model.begin()
+        return Lent(state, self._idle)
+
+
+@dataclass
+class Lent:
+    """A state that goes back to the idle ones."""
+
+    state: Any
+    idle: list[Any]
+
+    def __enter__(self) -> Lent:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.idle.append(self.state)
