@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from hasten.errors import InvalidInput
 from hasten.runner.generate import GenerateSettings, Generator, batched, drafted, look_up, losses, together
+from hasten.runner.remembered import LEAST, MOST_MASKED, Remembered
 
 VOCABULARY = 11
 
@@ -200,3 +201,83 @@ def test_texts_scored_together_score_as_alone(texts: list[list[int]]) -> None:
     for (nats, count), (wanted, tokens) in zip(losses(Doubtful(), arrays), alone_, strict=True):
         assert count == tokens
         assert nats == pytest.approx(wanted, abs=1e-4)
+
+
+BEGINNINGS = [[1, 4, 2, 2, 0, 3, 1, 1, 2, 4, 3, 0], [1, 4, 2, 2, 0, 3, 1, 1, 7, 7]]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([[], *BEGINNINGS]),
+            st.lists(st.integers(0, 4), min_size=1, max_size=6),
+            st.integers(1, 9),
+            st.sampled_from([0, 3]),
+        ),
+        min_size=2,
+        max_size=8,
+    )
+)
+@settings(deadline=None, max_examples=150)
+def test_what_is_remembered_changes_no_answer(
+    turns: list[tuple[list[int], list[int], int, int]],
+) -> None:
+    """Over any series of prompts, with and without drafts; some go on from the answer before."""
+    toy = Toy()
+    state = Remembered(toy)
+    said: list[int] = []
+    for number, (beginning, rest, most, width) in enumerate(turns):
+        prompt = [*(said if number % 3 == 2 else beginning), *rest]
+        state.reset()
+        steps = drafted(state, np.array(prompt), most, width) if width else together(state, [np.array(prompt)], most)
+        answer = [token for step in steps for token in step[0]][:most]
+        assert answer == alone(prompt, most)
+        said = prompt + answer
+
+
+def test_a_beginning_that_was_read_is_not_read_again() -> None:
+    toy, long = Toy(), list(range(5)) * 20
+    state = Remembered(toy)
+    for ending, kept in (([1, 2], 0), ([3], 100), ([3, 1], 101)):
+        state.reset()
+        list(together(state, [np.array(long + ending)], 2))
+        assert state.kept == kept
+    state.reset()
+    list(together(state, [np.array([*long[: LEAST - 1], 9, 9])], 1))
+    assert state.kept == 0, "a short beginning is not worth its masks"
+
+
+def test_what_is_masked_does_not_pile_up() -> None:
+    toy, start = Toy(), [1] * LEAST
+    state = Remembered(toy)
+    for number in range(40):
+        state.reset()
+        list(together(state, [np.array(start + [number % 5] * 50)], 1))
+        assert toy.seen is not None
+        assert toy.seen.shape[1] <= MOST_MASKED + 2 * LEAST + 51
+
+
+def test_a_failure_leaves_nothing_that_could_be_gone_on_from() -> None:
+    class Failing(Toy):
+        def feed(self, ids: np.ndarray, mask: np.ndarray, positions: np.ndarray, rows: int) -> np.ndarray:
+            if ids[0, -1] == 10:
+                raise RuntimeError("no")
+            return super().feed(ids, mask, positions, rows)
+
+    state, prompt = Remembered(Failing()), [1, 2, 3] * 6
+    list(together(state, [np.array(prompt)], 2))
+    state.reset()
+    with pytest.raises(RuntimeError):
+        list(together(state, [np.array([*prompt, 10])], 2))
+    state.reset()
+    steps = list(together(state, [np.array([*prompt, 4])], 3))
+    assert state.kept == 0
+    assert [step[0][0] for step in steps] == alone([*prompt, 4], 3)
+
+
+@pytest.mark.parametrize("key", ["prefix", "lookup"])
+def test_what_is_for_a_batch_of_one_says_so(key: str) -> None:
+    with pytest.raises(InvalidInput, match="batch of 1"):
+        GenerateSettings.read({key: True if key == "prefix" else 4, "batch": 2})
+    with pytest.raises(InvalidInput, match="true or false"):
+        GenerateSettings.read({"prefix": 1})

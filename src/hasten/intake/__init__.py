@@ -3,8 +3,8 @@
 Model files that runtimes read are read as they are. PyTorch modules (made by `module:function`, given in memory, saved
 as an exported program or as a Hugging Face folder) become exported programs of hasten's own form. Fitted models of
 scikit-learn, XGBoost and LightGBM (in a file, made by `module:function` or given in memory) become ONNX files. Language
-models, in GGUF files or in Hugging Face folders, become decoders in OpenVINO's form; folders of Whisper become features,
-encoder and decoder.
+models, in GGUF files or in Hugging Face folders, become decoders in OpenVINO's form; folders of Whisper become the
+features, the encoder and the decoder.
 """
 
 from __future__ import annotations

@@ -59,7 +59,8 @@ class Case:
 
     `operators` is the model's arithmetic for a typical sample (empty where it is not known); `profile` maps an operator
     kind to its share of time in the trial of `recipe`, or of its nearest measured ancestor; `lengths` are the samples'
-    sizes along the variable axis (empty when fixed), `duplicates` the share of them that repeat an earlier one;
+    sizes along the variable axis (empty when fixed), `duplicates` the share of them that repeat an earlier one, and
+    `shared` how much of a text is, on average, how the one before it began;
     `trials` is what is known so far; `sensitivity` is the table of `levers.sensitivity`, once measured.
     """
 
@@ -73,6 +74,7 @@ class Case:
     profile: Mapping[str, float] = field(default_factory=dict)
     lengths: Sequence[int] = ()
     duplicates: float = 0.0
+    shared: float = 0.0
     runtimes: Sequence[str] = ()
     trials: Sequence[Trial] = ()
     sensitivity: Mapping[str, Any] | None = None

@@ -47,11 +47,15 @@ class Decoding:
                 self._model = self._load()
             return self._model
 
+    def _begin(self, model: Any) -> Any:
+        """A new state."""
+        return model.begin()
+
     def _lend(self) -> Lent:
         """A state that nobody uses, a new one where there is none."""
         model = self._loaded()
         with self._lock:
-            state = self._idle.pop() if self._idle else model.begin()
+            state = self._idle.pop() if self._idle else self._begin(model)
         return Lent(state, self._idle)
 
 

@@ -18,6 +18,7 @@ from hasten.errors import InvalidInput
 from hasten.model import Model
 from hasten.runner.decoding import Decoding, Lent
 from hasten.runner.plan import check_keys
+from hasten.runner.remembered import Remembered
 from hasten.runtimes.base import Decoder, DecoderState, LanguageRuntime, OperatorTime, Settings, TextTokenizer
 
 if TYPE_CHECKING:
@@ -46,13 +47,15 @@ class GenerateSettings:
     """`[runner]` of a recipe for a language model.
 
     `new_tokens` is the most that an answer has; `batch` is how many prompts are decoded together; `sort` puts prompts
-    of like length together; `lookup` is how many tokens a draft has (0: no drafts; only for a batch of one).
+    of like length together; `lookup` is how many tokens a draft has (0: no drafts); `prefix` is whether what a prompt
+    begins with, like the one before it, is not read again. Both are for a batch of one.
     """
 
     new_tokens: int = 64
     batch: int = 1
     sort: bool = False
     lookup: int = 0
+    prefix: bool = False
 
     @classmethod
     def read(cls, runner: Mapping[str, Any]) -> GenerateSettings:
@@ -61,10 +64,12 @@ class GenerateSettings:
             value = runner.get(key, least)
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise InvalidInput(f"[runner] {key} = {value!r} makes no sense", f"give a whole number from {least} up")
-        if not isinstance(runner.get("sort", False), bool):
-            raise InvalidInput(f"[runner] sort is true or false, not {runner['sort']!r}")
-        if runner.get("lookup") and runner.get("batch", 1) > 1:
-            raise InvalidInput("[runner] lookup needs a batch of 1", "leave lookup or batch out")
+        for key in ("sort", "prefix"):
+            if not isinstance(runner.get(key, False), bool):
+                raise InvalidInput(f"[runner] {key} is true or false, not {runner[key]!r}")
+        for key in ("lookup", "prefix"):
+            if runner.get(key) and runner.get("batch", 1) > 1:
+                raise InvalidInput(f"[runner] {key} needs a batch of 1", f"leave {key} or batch out")
         return cls(**runner)
 
 
@@ -235,6 +240,9 @@ class Generator(Decoding):
         if len(prompts) == 1 and self.settings.lookup:
             return drafted(state, prompts[0], most, self.settings.lookup)
         return together(state, prompts, most)
+
+    def _begin(self, model: Decoder) -> DecoderState:
+        return Remembered(model.begin()) if self.settings.prefix else model.begin()
 
     def _state(self) -> Lent:
         lent = self._lend()

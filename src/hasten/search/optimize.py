@@ -72,6 +72,7 @@ def plan(
         operators=prepared.operators,
         lengths=prepared.lengths,
         duplicates=prepared.duplicates,
+        shared=prepared.shared,
         runtimes=usable,
         seed=seed,
     )

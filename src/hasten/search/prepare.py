@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 from hasten import data as samples_of
 from hasten import formats, intake
 from hasten.data.audio import AS_AUDIO
-from hasten.data.text import AS_TEXT
+from hasten.data.text import AS_TEXT, TEXT
 from hasten.errors import HastenError, InvalidInput
 from hasten.intake.factory import reason
 from hasten.isolate import Limits, run
@@ -27,6 +28,8 @@ from hasten.workload import SCENARIOS, Padding, Workload
 OFFLINE_BATCH, CLIPS_TOGETHER = 32, 8
 GENERATION_METRIC = "text-perplexity"
 SPEECH_METRIC, SPEECH_FIDELITY = "wer", "wer-to-original"
+SHARING = 65
+"""So many texts tell how much of them is shared."""
 NEW_TOKENS = 64
 """What a language model answers with, where nothing else is asked for."""
 
@@ -36,6 +39,7 @@ class Prepared:
     """A workload with the arithmetic of a typical batch, the samples' lengths and the share of repeated samples.
 
     `unsteady` says in what way the model answers the same sample differently each time, and is empty where it does not.
+    `shared` is how much of a text is how the one before it began.
     """
 
     workload: Workload
@@ -45,6 +49,7 @@ class Prepared:
     notes: tuple[str, ...]
     new_tokens: int = NEW_TOKENS
     unsteady: str = ""
+    shared: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -236,7 +241,28 @@ def _prepare_generation(
     ]
     if samples.count < 64:
         notes.append(f"only {samples.count} samples: a small loss of quality cannot be told from none")
-    return Prepared(workload, (), (), 0.0, tuple(notes), new_tokens=new_tokens)
+    shared = shared_beginning(workload)
+    if shared >= 0.1:
+        notes.append(f"a text begins as the one before it did for {shared:.0%} of its length")
+    return Prepared(workload, (), (), 0.0, tuple(notes), new_tokens=new_tokens, shared=shared)
+
+
+def beginning(a: str, b: str) -> int:
+    """How many letters two texts begin with in common.
+
+    >>> beginning("Question: who?", "Question: when?")
+    12
+    """
+    pairs = enumerate(zip(a, b, strict=False))
+    return next((at for at, (one, other) in pairs if one != other), min(len(a), len(b)))
+
+
+def shared_beginning(workload: Workload) -> float:
+    """How much of a text is, on average, how the one before it began, in the order in which they are judged."""
+    found = samples_of.SampleSet.open(workload.samples.path)
+    texts = [str(found[index][TEXT]) for index in workload.split(0).selection[:SHARING]]
+    alike = [beginning(before, text) / len(text) for before, text in itertools.pairwise(texts) if text]
+    return sum(alike) / len(alike) if alike else 0.0
 
 
 def _prepare_speech(
