@@ -63,10 +63,26 @@ class Made:
 
 
 def installed(tool: Tool) -> float:
-    """Seconds that the installation took, whenever it was. Raises `Failed` with the reason where it does not work."""
+    """Seconds that the installation took, whenever it was. Raises `Failed` with the reason where it does not work.
+
+    It is tried once in a run: what failed fails again at once.
+    """
     marker = tool.folder / "installed.json"
     if marker.is_file():
         return float(json.loads(marker.read_text())["seconds"])
+    if tool.folder in _FAILED:
+        raise Failed(_FAILED[tool.folder])
+    try:
+        return _install(tool, marker)
+    except Failed as error:
+        _FAILED[tool.folder] = error.cause
+        raise
+
+
+_FAILED: dict[Path, str] = {}
+
+
+def _install(tool: Tool, marker: Path) -> float:
     shutil.rmtree(tool.folder, ignore_errors=True)
     tool.folder.mkdir(parents=True)
     constraints = tool.folder / "constraints.txt"
