@@ -187,7 +187,7 @@ def attempt(scene: Scene, name: str, commands: Sequence[str], make: Callable[[],
     try:
         found = make()
     except HastenError as error:
-        found = Contender(name, reason=error.cause)
+        found = Contender(name, reason=error.cause.rpartition(" failed in its worker: ")[2])
     except Exception as error:  # one broken tool must not take the others down
         found = Contender(name, reason=f"{type(error).__name__}: {error}")
     seconds = found.seconds + time.monotonic() - start

@@ -28,8 +28,8 @@ QUIET = {"HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1", "HF_HUB_DISABLE_TELEMETRY":
 class Tool:
     """`undeclared` names packages that the tool imports and does not ask for: without them it does not start.
 
-    `command` has the places {bin}, {script}, {model}, {samples} and {into}; a file ending in .onnx or .xml in
-    the folder {into} is what it made. A tool without a command is a library: it is installed alone, beside
+    `command` has the places {bin}, {script}, {model}, its {folder}, {samples} and {into}; a file ending in .onnx
+    or .xml in the folder {into} is what it made. A tool without a command is a library: it is installed alone, beside
     hasten's own torch.
     """
 
@@ -105,10 +105,14 @@ def made(tool: Tool, model: Path, samples: Path, into: Path) -> Made:
     setup_s = installed(tool)
     shutil.rmtree(into, ignore_errors=True)
     into.mkdir(parents=True)
+    alone = into.with_name(f"{into.name}-source")  # some tools take all that lies beside the model
+    alone.mkdir(exist_ok=True)
+    shutil.copy(model, alone / "model.onnx")
     places = {
         "bin": str(Path(_python(tool)).parent),
         "script": str(SCRIPTS),
-        "model": str(model),
+        "model": str(alone / "model.onnx"),
+        "folder": str(alone),
         "samples": str(samples),
         "into": str(into),
     }
@@ -205,7 +209,7 @@ TOOLS = (
             "onnxruntime",
             "quantize",
             "--onnx_model",
-            "{model}",
+            "{folder}",
             "--avx512_vnni",
             "-o",
             "{into}/out",

@@ -72,6 +72,7 @@ def test_a_command_has_its_time_and_says_why_it_failed() -> None:
 def test_a_tool_that_makes_no_model_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environments, "installed", lambda tool: 3.0)
     monkeypatch.setattr(environments, "_python", lambda tool: sys.executable)
+    (tmp_path / "m.onnx").write_bytes(b"model")
     silent = Tool("Acme", ("acme==1",), ("{bin}/" + Path(sys.executable).name, "-c", "print('no luck')"))
     with pytest.raises(Failed, match="ended without a model: no luck"):
         environments.made(silent, tmp_path / "m.onnx", tmp_path / "s.npz", tmp_path / "into")
