@@ -89,11 +89,12 @@ class Group:
 
 @dataclass
 class Run:
-    """One run of a benchmark: how thorough, and what its groups hand on to each other."""
+    """One run of a benchmark: how thorough, where its figures go, and what its groups hand on to each other."""
 
     quick: bool
     exhaustive: bool = False
     shared: dict[str, Any] = field(default_factory=dict)
+    target: Path | None = None
 
     def pick(self, full: Any, quick: Any) -> Any:
         return quick if self.quick else full
@@ -115,7 +116,7 @@ def arguments(name: str, argv: Sequence[str] | None, *, exhaustive: bool = False
 def main(name: str, groups: Sequence[Group], options: argparse.Namespace) -> int:
     """Take the wanted groups one by one, writing the file after each; the exit status is 0 whatever they find."""
     target = options.json or (None if options.quick else RESULTS / f"{name}.json")
-    run = Run(options.quick, getattr(options, "exhaustive", False))
+    run = Run(options.quick, getattr(options, "exhaustive", False), target=target)
     known = [figure for group in groups for figure in group.units]
     for prefix in options.only:
         if not any(figure.startswith(prefix) for figure in known):

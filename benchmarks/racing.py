@@ -22,11 +22,15 @@ CALL_S = 600.0
 
 @dataclass(frozen=True)
 class Subject:
-    """What is raced: `module` has the worker functions `open`, `round` and `outputs` (see `hasten.measure.bench`)."""
+    """What is raced: `module` has the worker functions `open`, `round` and `outputs` (see `hasten.measure.bench`).
+
+    A round runs the scene `repeat` times.
+    """
 
     name: str
     payload: Mapping[str, Any]
     module: str = "hasten.measure.bench"
+    repeat: int = 1
 
 
 @dataclass
@@ -37,9 +41,10 @@ class Contestant:
     worker: Worker
     module: str
     opened: Mapping[str, Any] = field(default_factory=dict)
+    repeat: int = 1
 
     def round(self) -> float:
-        answer = self.worker.call(f"{self.module}:round", {"repeat": 1}, CALL_S)
+        answer = self.worker.call(f"{self.module}:round", {"repeat": self.repeat}, CALL_S)
         return float(answer["count"] / answer["seconds"])
 
     def outputs(self, indices: Sequence[int], path: Path) -> Path:
@@ -72,7 +77,7 @@ def opened(subjects: Sequence[Subject], device: Device) -> Iterator[list[Contest
         for each in subjects:
             worker = stack.enter_context(Worker(Limits(cpus=device.cpus or None)))
             answer = worker.call(f"{each.module}:open", dict(each.payload), CALL_S)
-            contestants.append(Contestant(each.name, worker, each.module, answer or {}))
+            contestants.append(Contestant(each.name, worker, each.module, answer or {}, each.repeat))
         yield contestants
 
 

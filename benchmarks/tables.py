@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.common import RESULTS, ROOT
 
-MARKED = re.compile(r"(<!-- figures:([a-z_]+)( brief)? -->\n).*?(<!-- /figures -->)", re.DOTALL)
+MARKED = re.compile(r"(<!-- figures:([a-z_-]+)( brief)? -->\n).*?(<!-- /figures -->)", re.DOTALL)
 PAGES = ("README.md", "benchmarks/README.md", "docs/**/*.md")
 TITLES = {
     "demo.offline.speedup": "Demo CNN, throughput over ONNX Runtime's defaults",
@@ -39,6 +39,25 @@ TITLES = {
     "parent.peak_memory_mb": "Peak memory of the parent process",
     "worker.overhead_s": "Starting a worker",
 }
+MODELS = {
+    "minilm": "MiniLM",
+    "efficientnet": "EfficientNet-Lite0",
+    "ocr_rec": "PP-OCRv4 recogniser, lines of 320",
+    "silero": "Silero VAD",
+    "magika": "Magika",
+}
+SHAPES = {"b1": "one at a time", "b32": "32 at a time"}
+PARTS = {
+    "speedup_vs_eager": "over eager",
+    "speedup_vs_best_peer": "over the best other tool",
+    "fraction_of_limit": "share of the machine's rate of matrix products",
+}
+TITLES |= {
+    f"{model}.{shape}.{part}": f"{title}, {how}, {words}"
+    for model, title in MODELS.items()
+    for shape, how in SHAPES.items()
+    for part, words in PARTS.items()
+} | {f"{model}.quality_drop": f"{title}, quality lost" for model, title in MODELS.items()}
 UNITS = {"x": "×", "share": "", "pt": " pt", "MB": " MB", "s": " s"}
 
 
@@ -65,10 +84,12 @@ def rewritten(page: str, results: Path) -> str:
     def fill(found: re.Match[str]) -> str:
         path = results / f"{found[2]}.json"
         if not path.is_file():
-            missing = f"No full run has been stored yet: `python -m benchmarks.{found[2]}` makes one."
+            command = f"python -m benchmarks.{found[2].partition('-')[0]}"
+            missing = f"No full run has been stored yet: `{command}` makes one."
             return f"{found[1]}\n{missing}\n\n{found[4]}"
         document = json.loads(path.read_text(encoding="utf-8"))
-        return f"{found[1]}\n{table(document, brief=bool(found[3]))}\n{found[4]}"
+        made = beside(document) if "rows" in document else table(document, brief=bool(found[3]))
+        return f"{found[1]}\n{made}\n{found[4]}"
 
     return MARKED.sub(fill, page)
 
@@ -106,6 +127,30 @@ def table(document: Mapping[str, Any], brief: bool = False) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def beside(document: Mapping[str, Any]) -> str:
+    """Rows of tools as one Markdown table for each model and shape, the quickest first, and how each was set up."""
+    lines = []
+    groups = dict.fromkeys((row["model"], row["shape"]) for row in document["rows"])
+    for model, shape in groups:
+        rows = [row for row in document["rows"] if (row["model"], row["shape"]) == (model, shape)]
+        rows.sort(key=lambda row: -(row["speedup"] or 0))
+        lines += [f"## {model}, {shape}", "", "| | speed | quality | effort | |", "|---|---|---|---|---|"]
+        for row in rows:
+            speed = "" if row["speedup"] is None else f"{number(row['speedup'])}×"
+            quality = "" if row["quality"] is None else f"{row['metric']} {row['quality']:.4f}"
+            words = [row["settings"], "raced" if row["raced"] else ""]
+            words.append(row["reason"] if row["status"] == "ran" else f"**{row['status']}**: {row['reason']}")
+            said = "; ".join(filter(None, words)).replace("|", "/")
+            lines.append(f"| {row['peer']} | {speed} | {quality} | {number(row['seconds'])} s | {said} |")
+        lines.append("")
+    lines += ["## Setting them up", ""]
+    for peer, commands in {row["peer"]: row["commands"] for row in document["rows"] if row["commands"]}.items():
+        lines.append(f"- {peer}: {', '.join(f'`{command}`' for command in commands)}")
+    dates = " and ".join(dict.fromkeys(row["date"][:10] for row in document["rows"]))
+    machine = document["machine"]
+    return "\n".join([*lines, "", f"Taken on {dates} on {machine['cpus']} cores of an {machine['processor']}.", ""])
 
 
 def number(value: float) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.common import Group, Run, Taken
@@ -25,6 +26,7 @@ HEIGHT = 48
 GRAIN = 32
 """Lines are filled up to a multiple of this many pixels, so that some share a width."""
 LINES = 480
+FIXED_WIDTH = 320
 MAX_DROP = "1pt"
 WORDS = """
 the invoice of order total amount paid due date number account street city north avenue phone email receipt cash
@@ -60,6 +62,15 @@ def samples() -> Iterator[dict[str, np.ndarray]]:
     """Lines of text as the recogniser wants them: BGR [3, 48, width] in -1..1, filled up with zeros on the right."""
     for _, image in lines():
         yield {"x": image}
+
+
+def samples_320() -> Iterator[dict[str, np.ndarray]]:
+    """The lines of at most 320 pixels among more of them, all filled up to 320."""
+    import numpy as np
+
+    short = (image for _, image in lines(5 * LINES) if image.shape[2] <= FIXED_WIDTH)
+    for image in islice(short, LINES):
+        yield {"x": np.pad(image, ((0, 0), (0, 0), (0, FIXED_WIDTH - image.shape[2])))}
 
 
 def lines(count: int = LINES) -> Iterator[tuple[str, np.ndarray]]:
