@@ -137,7 +137,8 @@ def Traced(module: Any, kinds: set[str], window: int) -> Any:
             self.inner = module
 
         def forward(self, input_ids: Any, attention_mask: Any, position_ids: Any, *past: Any) -> tuple[Any, ...]:
-            cache, layers = DynamicCache(), [DynamicLayer() for _ in past[::2]]
+            cache = DynamicCache()
+            layers: list[Any] = [DynamicLayer() for _ in past[::2]]
             cache.layers = layers
             for layer, keys, values in zip(layers, past[::2], past[1::2], strict=True):
                 layer.lazy_initialization(keys, values)
