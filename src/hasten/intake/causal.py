@@ -34,10 +34,12 @@ PROBES = (
 
 
 def is_decoder(folder: Path) -> bool:
-    """Whether config.json names a model that goes on from a text."""
+    """Whether config.json names a model that goes on from a text; where it names none, whether the folder generates."""
     if not huggingface.is_folder(folder):
         return False
-    names = huggingface.read(folder / "config.json").get("architectures") or ()
+    names = huggingface.read(folder / "config.json").get("architectures")
+    if not names:
+        return (folder / "generation_config.json").is_file()
     return any(str(name).endswith(NAMES) for name in names)
 
 
