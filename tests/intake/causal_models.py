@@ -26,7 +26,9 @@ def network(kind: str, **settings: Any) -> Any:
     import transformers
 
     torch.manual_seed(0)
-    model = transformers.AutoModelForCausalLM.from_config(getattr(transformers, f"{kind}Config")(**SMALL | settings))
+    config = getattr(transformers, f"{kind}Config")(**SMALL | settings)
+    capped = "eager" if getattr(config, "attn_logit_softcapping", None) else None
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=capped)
     for parameter in model.parameters():
         if parameter.ndim > 1:
             torch.nn.init.normal_(parameter, std=0.2)

@@ -160,6 +160,10 @@ def test_what_config_json_says_is_checked_before_anything_is_read(tmp_path: Path
             intake.load(path)
     (path / "config.json").write_text(json.dumps({"architectures": ["WhisperForConditionalGeneration"]}))
     assert not causal.is_decoder(path)
+    (path / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    assert not causal.is_decoder(path)
+    (path / "generation_config.json").write_text("{}")
+    assert causal.is_decoder(path)
 
 
 def test_weights_that_the_model_misses_are_not_made_up(tmp_path: Path) -> None:

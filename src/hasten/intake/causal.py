@@ -34,10 +34,12 @@ PROBES = (
 
 
 def is_decoder(folder: Path) -> bool:
-    """Whether config.json names a model that goes on from a text."""
+    """Whether config.json names a model that goes on from a text; where it names none, whether the folder generates."""
     if not huggingface.is_folder(folder):
         return False
-    names = huggingface.read(folder / "config.json").get("architectures") or ()
+    names = huggingface.read(folder / "config.json").get("architectures")
+    if not names:
+        return (folder / "generation_config.json").is_file()
     return any(str(name).endswith(NAMES) for name in names)
 
 
@@ -132,16 +134,18 @@ def built(folder: Path, trust: bool) -> Any:
     import torch
     import transformers
 
-    config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=trust)
-    kind = "eager" if getattr(config, "attn_logit_softcapping", None) else None  # the fused attention leaves caps out
     try:
-        module, told = transformers.AutoModelForCausalLM.from_pretrained(
+        config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=trust)
+        capped = getattr(config, "attn_logit_softcapping", None)
+        found: Any = transformers.AutoModelForCausalLM.from_pretrained(
             folder, config=config, local_files_only=True, trust_remote_code=trust, use_safetensors=True,
-            dtype=torch.float32, attn_implementation=kind, output_loading_info=True,
+            attn_implementation="eager" if capped else None,  # the fused attention leaves the caps out
+            dtype=torch.float32, output_loading_info=True,
         )  # fmt: skip
     except Exception as error:
         text = " ".join(str(error).split())[:300]
         raise InvalidInput(f"transformers cannot read {folder.name}: {type(error).__name__}: {text}") from None
+    module, told = found
     missing = sorted(map(str, told["missing_keys"]))
     if missing:
         raise InvalidInput(

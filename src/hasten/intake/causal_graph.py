@@ -93,7 +93,7 @@ def attention(config: Any, name: str) -> tuple[set[str], int]:
             "models whose layers attend to all that they keep, or to a sliding window of it, are taken",
         )
     rotary = getattr(config, "rope_parameters", None) or {}
-    types = {part.get("rope_type") for part in (rotary, *rotary.values()) if isinstance(part, dict)} & ROTARY
+    types = {str(part.get("rope_type")) for part in (rotary, *rotary.values()) if isinstance(part, dict)} & ROTARY
     if types:
         raise InvalidInput(
             f"{name} turns positions by the length of the text (rope_type {min(types)}), which no graph can follow",
@@ -138,8 +138,9 @@ def Traced(module: Any, kinds: set[str], window: int) -> Any:
 
         def forward(self, input_ids: Any, attention_mask: Any, position_ids: Any, *past: Any) -> tuple[Any, ...]:
             cache = DynamicCache()
-            cache.layers = [DynamicLayer() for _ in past[::2]]
-            for layer, keys, values in zip(cache.layers, past[::2], past[1::2], strict=True):
+            layers: list[Any] = [DynamicLayer() for _ in past[::2]]
+            cache.layers = layers
+            for layer, keys, values in zip(layers, past[::2], past[1::2], strict=True):
                 layer.lazy_initialization(keys, values)
                 layer.keys, layer.values = keys, values
             masks = {
@@ -149,7 +150,7 @@ def Traced(module: Any, kinds: set[str], window: int) -> Any:
             if "position_ids" in takes:
                 given["position_ids"] = position_ids
             logits = self.inner(input_ids=input_ids, use_cache=True, **given).logits
-            return (logits, *(tensor for layer in cache.layers for tensor in (layer.keys, layer.values)))
+            return (logits, *(tensor for layer in layers for tensor in (layer.keys, layer.values)))
 
     return _Traced().eval()
 
