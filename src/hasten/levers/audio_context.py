@@ -28,7 +28,7 @@ class AudioContext(SettingsLever):
         for margin_s, prior in PRIORS.items():
             if margin_s == now:
                 continue
-            gain = prior / PRIORS.get(now, 1.0)
+            gain = prior / PRIORS.get(now or 0.0, 1.0)
             recipe = case.recipe.edit("runner", margin_s=margin_s, sort=True if batch > 1 else None)
             why = f"clips are heard for their own length and {margin_s:g} s, not for {WHOLE_S:g} s"
             yield Proposal(recipe, Prediction(gain, "prior: the encoder's time goes with the length"), why, self.name)
