@@ -68,14 +68,7 @@ def peers(samples: str, indices: list[int], batch: int, cores: int) -> list[Subj
     site, model = str(whisper_peers.installed()), str(whisper_peers.model())
     for kind in KINDS:
         for threads in sorted({1, cores}):
-            payload = {
-                **shared,
-                "engine": "ctranslate2",
-                "threads": threads,
-                "site": site,
-                "model": model,
-                "kind": kind,
-            }
+            own = {"engine": "ctranslate2", "threads": threads, "site": site, "model": model, "kind": kind}
             label = f"CTranslate2 {kind}, {threads} {'thread' if threads == 1 else 'threads'}"
             found.append(Subject(label, {**shared, **own}, module))
     return found

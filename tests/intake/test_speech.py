@@ -58,13 +58,42 @@ def test_a_folder_becomes_parts_that_write_what_transformers_writes(
     for row in whole.tolist():
         text = "".join(listed[token] or "" for token in row if token < speech_models.WORDS)
         wanted.append(text.replace("\u0120", " ").strip())
-    recipe = Recipe(runtime={"precision": "fp32", "kv_cache_precision": "f32"}, runner={"batch": 3, "sort": True})
+    recipe = Recipe(runtime={"precision": "fp32"}, runner={"batch": 3, "sort": True})
     with open_runner(Variant(parts, "encoder_decoder"), recipe, model.signature, None) as runner:
         found = [str(each["text"]) for each in runner.run(samples)]
         assert str(runner.run_one(samples[0])["text"]) == found[0]
         assert str(runner.submit(samples[1]).result()["text"]) == found[1]
     assert found == wanted
     assert any(found)
+
+
+def test_clips_heard_after_others_have_left_are_heard_as_the_first_were(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hasten.runtimes.base import Settings
+    from hasten.runtimes.openvino_speech import OpenVinoSpeech
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    model = intake.load(folder)
+    listener = OpenVinoSpeech().listener({"main": model, **intake.parts(folder, model)}, Settings("fp32"))
+    state = listener.begin()
+    audio = np.random.default_rng(2).normal(0, 0.1, (4, 6400)).astype(np.float32)
+
+    def heard(keep: dict[int, list[int]]) -> np.ndarray:
+        state.hear(audio)
+        rows, found = np.arange(4), np.full((4, 8, speech_models.WORDS + 3), np.nan)
+        for at in range(8):
+            if at in keep:
+                state.keep(np.array(keep[at]))
+                rows = rows[keep[at]]
+            found[rows, at] = state.feed(7 + rows[:, None] + at, at)
+        return found
+
+    first, fewer, again = heard({}), heard({3: [1, 3], 5: [1]}), heard({})
+    assert np.isfinite(first).all()
+    assert np.array_equal(first, again)
+    assert np.allclose(fewer[3], first[3], atol=1e-5)
+    assert np.allclose(fewer[1, :5], first[1, :5], atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "generation_config.json", "preprocessor_config.json"])

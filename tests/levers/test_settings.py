@@ -14,6 +14,7 @@ from hasten.device import Device
 from hasten.errors import InvalidInput
 from hasten.goal import Goal
 from hasten.levers import Case, Proposal, all_levers
+from hasten.levers.audio_context import AudioContext
 from hasten.levers.batch import SIZES, Batch, neighbours
 from hasten.levers.bucket import Bucket, edges, work
 from hasten.levers.cache import Cache
@@ -22,6 +23,8 @@ from hasten.levers.static_shape import StaticShape
 from hasten.model import Dim, Facts, Model, Signature, Tensor
 from hasten.recipe import Recipe, Step
 from hasten.runner.plan import RunnerSettings, plan
+from hasten.runner.transcribe import TranscribeSettings
+from hasten.search.candidates import loses_as
 from hasten.variant import Variant
 from hasten.workload import Padding, Samples, Workload
 
@@ -244,3 +247,35 @@ def test_a_response_cache_needs_samples_that_repeat():
     each = case(duplicates=0.5)
     made = replace(each, workload=replace(each.workload, samples=replace(each.workload.samples, kind="synthetic")))
     assert list(Cache().propose(made)) == [], "samples that hasten made repeat by accident"
+
+
+def spoken(recipe: Recipe) -> Case:
+    """The case of a speech model."""
+    found = case(recipe)
+    return replace(found, workload=replace(found.workload, program="encoder_decoder"))
+
+
+def test_a_speech_model_is_offered_margins_that_its_runner_takes_and_the_best_guess_first():
+    proposals = list(AudioContext().propose(spoken(OV)))
+    gains = [proposal.gain.factor for proposal in proposals]
+    assert gains == sorted(gains, reverse=True)
+    margins = [TranscribeSettings.read(proposal.recipe.runner).margin_s for proposal in proposals]
+    assert len(set(margins)) == len(margins) > 2
+    now = proposals[0].recipe
+    again = [proposal.recipe.runner["margin_s"] for proposal in AudioContext().propose(spoken(now))]
+    assert again == [margin for margin in margins if margin != margins[0]]
+
+
+def test_clips_heard_for_their_own_length_are_sorted_into_batches():
+    short = OV.edit("runner", margin_s=5.0, batch=4)
+    proposals = list(Batch().propose(spoken(short)))
+    assert {proposal.recipe.runner["batch"] for proposal in proposals} >= {2, 8, 16}
+    assert all(proposal.recipe.runner["sort"] for proposal in proposals)
+    assert not any(proposal.recipe.runner.get("sort") for proposal in Batch().propose(spoken(OV)))
+
+
+def test_what_lost_by_hearing_little_does_not_speak_against_hearing_more():
+    lost = OV.edit("runner", margin_s=2.0)
+    assert loses_as(OV.edit("runner", margin_s=1.0), lost)
+    assert not loses_as(OV.edit("runner", margin_s=5.0), lost)
+    assert not loses_as(OV, lost)

@@ -228,6 +228,7 @@ def _decoder(module: Any) -> Any:
             past, cross = kept[: 2 * layers], kept[2 * layers :]
             x = inner.embed_tokens(input_ids) + inner.embed_positions.weight[position_ids]
             before = torch.arange(past[0].shape[2] + input_ids.shape[1])[None, :] <= position_ids[:, None]
+            before = before[None, None].expand(input_ids.shape[0], 1, -1, -1)
             present = []
             for i, layer in enumerate(inner.layers):
                 block, near = layer.self_attn, layer.self_attn_layer_norm(x)

@@ -268,7 +268,8 @@ class LocalLab:
         """The seconds that a confirmation takes at least, where they are many: its rounds, and opening its workers."""
         if self.workload.program == "single":
             return 0.0
-        return SLOW_ROUNDS * GENERATE_ROWS * self._per_sample_s * 1.5 + VERIFY_S + OPENING_S
+        rows = GENERATE_ROWS if self.workload.program == "generate" else FEW[self.workload.program]
+        return SLOW_ROUNDS * rows * self._per_sample_s * 1.5 + VERIFY_S + OPENING_S
 
     # -- racing and confirming ------------------------------------------------------------------------------------
 

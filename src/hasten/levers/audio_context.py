@@ -12,10 +12,10 @@ from collections.abc import Iterable
 
 from hasten.levers.base import Case, Prediction, Proposal, SettingsLever
 
-MARGINS_S = (5.0, 3.0, 8.0, 2.0)
 WHOLE_S = 30.0
-TYPICAL_S = 5.0
-"""A clip's length as a first guess: the samples are not read here."""
+PRIORS = {5.0: 2.5, 8.0: 2.0, 3.0: 1.8, 2.0: 1.5}
+"""Seconds of silence after clips of some seconds, and how much faster that is than `WHOLE_S`: with little silence some
+are heard again."""
 
 
 class AudioContext(SettingsLever):
@@ -24,12 +24,11 @@ class AudioContext(SettingsLever):
 
     def propose(self, case: Case) -> Iterable[Proposal]:
         now = case.recipe.runner.get("margin_s")
-        heard_s = WHOLE_S if now is None else TYPICAL_S + float(now)
         batch = int(case.recipe.runner.get("batch", 1))
-        for margin_s in MARGINS_S:
+        for margin_s, prior in PRIORS.items():
             if margin_s == now:
                 continue
-            gain = min(6.0, heard_s / (TYPICAL_S + margin_s))
+            gain = prior / PRIORS.get(now or 0.0, 1.0)
             recipe = case.recipe.edit("runner", margin_s=margin_s, sort=True if batch > 1 else None)
             why = f"clips are heard for their own length and {margin_s:g} s, not for {WHOLE_S:g} s"
             yield Proposal(recipe, Prediction(gain, "prior: the encoder's time goes with the length"), why, self.name)

@@ -14,7 +14,7 @@ PRIOR = Prediction(1.03, "prior: attention is a small part of a short text's tim
 
 class KvCache(SettingsLever):
     name = "kv_cache"
-    programs = frozenset({"generate", "encoder_decoder"})
+    programs = frozenset({"generate"})
 
     def propose(self, case: Case) -> Iterable[Proposal]:
         if runtime_of(case) != "openvino":
