@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hasten.device import Device
 from hasten.diagnose.kinds import HEAVY
 from hasten.diagnose.rows import OperatorRow
 from hasten.measurement import Figure
-from hasten.runner.generate import Generator
+
+if TYPE_CHECKING:
+    from hasten.runner.generate import Generator
 
 STEPS = 40
 ANSWERS = 3

@@ -1,5 +1,6 @@
-"""Goes on from what a decoder was fed before, as far as a new text begins alike: instructions that prompts share, and
-the turns so far of a conversation, are read once.
+"""Goes on from what a decoder was fed before, as far as a new text begins alike.
+
+Instructions that prompts share, and the turns so far of a conversation, are read once.
 
 Nothing is removed from a decoder's memory: what does not belong to the new text is masked, as drafts that were turned
 down are, and once too much of it is masked the memory is cleared. The answers stay those of a fresh state.
