@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.common import downloads
 from benchmarks.fetch import fetch
-from benchmarks.inference.whisper_model import MODEL, SETTINGS, TOKENIZER
+from benchmarks.inference.whisper_model import MODEL, SETTINGS, TOKENIZER, VOCABULARY
 from hasten.errors import Failed
 
 CTRANSLATE2 = "ctranslate2==4.8.0"
@@ -34,7 +34,7 @@ def installed() -> Path:
 
 def model() -> Path:
     """CTranslate2's own files of the model, in one folder."""
-    return [fetch(each) for each in (TOKENIZER, SETTINGS, MODEL)][-1].parent
+    return [fetch(each) for each in (TOKENIZER, SETTINGS, VOCABULARY, MODEL)][-1].parent
 
 
 def open(payload: dict[str, Any], scope: Any) -> dict[str, Any]:

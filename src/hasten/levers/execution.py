@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hasten.levers.base import Case, Prediction, Proposal, SettingsLever
+from hasten.levers.prediction import is_small
 
 STREAM_PRIOR = Prediction(1.15, "prior: one-thread streams meet no barriers")
 OTHER_PRIOR = Prediction(1.02, "prior: another division of the cores")
+SMALL_PRIOR = Prediction(1.25, "prior: threads wait for each other longer than a small model's operators take")
 
 
 def divisions(cores: int) -> list[tuple[int, int]]:
@@ -35,6 +37,8 @@ class Execution(SettingsLever):
             if (streams, threads) == now:
                 continue
             prior = STREAM_PRIOR if streams > 1 and now == (None, None) else OTHER_PRIOR
+            if threads == 1 and runtime.get("threads") != 1 and is_small(case):
+                prior = SMALL_PRIOR
             yield Proposal(
                 case.recipe.edit("runtime", streams=streams, threads=threads),
                 prior,

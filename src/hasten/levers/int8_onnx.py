@@ -11,7 +11,15 @@ from typing import Any
 
 from hasten.errors import Failed, InvalidInput
 from hasten.levers.keep import matching
-from hasten.levers.modelfile import EXTERNAL_ABOVE_BYTES, load_onnx, named, save_onnx, weight_bytes, with_initialisers
+from hasten.levers.modelfile import (
+    EXTERNAL_ABOVE_BYTES,
+    in_order,
+    load_onnx,
+    named,
+    save_onnx,
+    weight_bytes,
+    with_initialisers,
+)
 
 METHODS = ("minmax", "entropy", "percentile")
 HISTOGRAM_SAMPLES = 64
@@ -137,6 +145,10 @@ def quantise(
         raise Failed(f"ONNX Runtime could not quantise the model: {type(error).__name__}: {text}") from error
     if not quantisers(into):
         raise Failed("quantisation changed nothing", "the model has no operator that ONNX Runtime quantises")
+    if any(attribute.HasField("g") for node in graph.node for attribute in node.attribute):
+        proto = onnx.load(str(into))
+        if in_order(proto):
+            save_onnx(proto, into)
     return into
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import heapq
 import math
 from pathlib import Path
 from typing import Any
@@ -120,6 +122,49 @@ def named(proto: Any) -> Any:
             node.name = node.output[0]
         seen.add(node.name)
     return proto
+
+
+def in_order(proto: Any) -> bool:
+    """Sort the main graph's nodes, in place, so that each follows what it reads, itself or in a branch.
+
+    Whether anything had to move: quantisers put what a branch reads after the node with the branch.
+    """
+    nodes = list(proto.graph.node)
+    makers = {output: at for at, node in enumerate(nodes) for output in node.output}
+    before = [{makers[name] for name in read(node) if name in makers} for node in nodes]
+    after: dict[int, list[int]] = {}
+    for at, needed in enumerate(before):
+        for each in needed:
+            after.setdefault(each, []).append(at)
+    left = [len(needed) for needed in before]
+    ready = [at for at, count in enumerate(left) if not count]  # ascending, and so a heap
+    order = []
+    while ready:
+        at = heapq.heappop(ready)
+        order.append(at)
+        for each in after.get(at, ()):
+            left[each] -= 1
+            if not left[each]:
+                heapq.heappush(ready, each)
+    if len(order) < len(nodes):
+        raise Failed("the graph runs in a circle", "export the model again")
+    if order == list(range(len(nodes))):
+        return False
+    copies = [copy.deepcopy(nodes[at]) for at in order]
+    del proto.graph.node[:]
+    proto.graph.node.extend(copies)
+    return True
+
+
+def read(node: Any) -> set[str]:
+    """The names that a node reads, and those that its branches read."""
+    names = set(node.input)
+    for attribute in node.attribute:
+        for graph in (attribute.g, *attribute.graphs):
+            for inner in graph.node:
+                names |= read(inner)
+            names |= {output.name for output in graph.output}
+    return names
 
 
 def read_openvino(model: Model) -> Any:

@@ -29,6 +29,8 @@ TRANSFORMER_MARKS = frozenset(
     }
     | {"ScaledDotProductAttention", "RMSNormalization", "SimplifiedLayerNormalization"}
 )
+SMALL_FLOPS = 50e6
+"""Half a millisecond of a core in fp32."""
 FASTEST = 8.0
 """No prediction is above this: beyond it the rest of the graph, which the share does not see, decides."""
 MOST_SHARE, MOST_UNPROFILED = 0.98, 2 / 3
@@ -118,6 +120,12 @@ def precision_of(case: Case) -> str:
         return str(named)
     has_bf16 = "amx_bf16" in case.device.flags or "avx512_bf16" in case.device.flags
     return "bf16" if runtime_of(case) == "openvino" and has_bf16 else "fp32"
+
+
+def is_small(case: Case) -> bool:
+    """Whether a batch is so little arithmetic that what surrounds the operators may take as long."""
+    flops = sum(operator.flops for operator in case.operators) * int(case.recipe.runner.get("batch", 1))
+    return 0 < flops < SMALL_FLOPS
 
 
 def amdahl(share: float, ratio: float) -> float:

@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hasten.levers.base import Case, Prediction, Proposal, SettingsLever
+from hasten.levers.prediction import is_small
+
+PRIOR = Prediction(1.05, "prior: OpenVINO specialises kernels for static shapes")
+ALONE = Prediction(1.12, "prior: 1.05x to 1.2x for one sample at a time")
+SMALL = Prediction(1.35, "prior: working shapes out for every call counts beside a small model's arithmetic")
 
 
 class StaticShape(SettingsLever):
@@ -19,7 +24,7 @@ class StaticShape(SettingsLever):
             return  # they are static already
         yield Proposal(
             case.recipe.edit("runner", static=True),
-            Prediction(1.05, "prior: OpenVINO specialises kernels for static shapes"),
+            SMALL if is_small(case) else ALONE if case.workload.scenario == "single-stream" else PRIOR,
             "compile for the fixed shape of a batch",
             self.name,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
@@ -47,20 +48,30 @@ class OpenVinoListener:
             raise InvalidInput(
                 "keys and values of a speech model are kept in its precision", "leave it out of [runtime]"
             )
-        kept = {"KV_CACHE_PRECISION": KEPT_IN.get(settings.precision or "", "f32")}
-        # Spectra lose what bf16 drops: a quiet sound beside a loud one. They are a hundredth of the arithmetic.
-        exact = Settings("fp32", settings.threads, settings.streams, None, others)
-        plain = Settings(settings.precision, settings.threads, settings.streams, None, others)
-        self._settings = plain
+        self._settings = Settings(settings.precision, settings.threads, settings.streams, None, others)
         self._graphs = {name: Graph(parts[name], mmap) for name in ("features", "encoder", "main")}
-        self._compiled = {
+        self._lock = threading.Lock()
+        self.compiled = self._compile()
+
+    def _compile(self) -> Mapping[str, Any]:
+        plain = self._settings
+        # Spectra lose what bf16 drops: a quiet sound beside a loud one. They are a hundredth of the arithmetic.
+        exact = Settings("fp32", plain.threads, plain.streams, None, plain.options)
+        kept = {"KV_CACHE_PRECISION": KEPT_IN.get(plain.precision or "", "f32")}
+        return {
             "features": self._graphs["features"].compile(exact, {}),
             "encoder": self._graphs["encoder"].compile(plain, {}),
             "main": self._graphs["main"].compile(plain, kept),
         }
 
+    def renew(self, failed: Mapping[str, Any]) -> None:
+        """Compile anew in place of `failed`: after a failure, what it is given next fails too (`OpenVinoSession`)."""
+        with self._lock:
+            if self.compiled is failed:
+                self.compiled = self._compile()
+
     def begin(self) -> OpenVinoHearing:
-        return OpenVinoHearing(self._compiled)
+        return OpenVinoHearing(self)
 
     def operators(self, audio: np.ndarray, repeats: int = 10) -> list[OperatorTime]:
         """Median times of the encoder for clips [clips, samples]: it takes most of the time of short texts."""
@@ -68,33 +79,44 @@ class OpenVinoListener:
 
         settings = Settings(self._settings.precision, self._settings.threads, 1, None, self._settings.options)
         compiled = self._graphs["encoder"].compile(settings, {"PERF_COUNT": True})
-        return profile(compiled, {0: self._compiled["features"]([audio])[0]}, repeats)
+        return profile(compiled, {0: self.compiled["features"]([audio])[0]}, repeats)
 
     def close(self) -> None:
-        self._compiled = {}
+        self.compiled = {}
 
 
 class OpenVinoHearing:
     """Some clips under way together, and the tokens of each so far."""
 
-    def __init__(self, compiled: Mapping[str, Any]) -> None:
-        self._features, self._encoder, self._decoder = (
-            compiled[name].create_infer_request() for name in ("features", "encoder", "main")
-        )
-        self._names = [port.any_name for port in compiled["encoder"].outputs]
+    def __init__(self, listener: OpenVinoListener) -> None:
+        self._listener = listener
+        self._take()
+        self._names = [port.any_name for port in self._compiled["encoder"].outputs]
         self._rows: Any = None
         self._cross: dict[str, Any] = {}
+
+    def _take(self) -> None:
+        self._compiled = self._listener.compiled
+        self._features, self._encoder, self._decoder = (
+            self._compiled[name].create_infer_request() for name in ("features", "encoder", "main")
+        )
+
+    def _failed(self, error: Exception) -> Failed:
+        self._listener.renew(self._compiled)
+        return Failed(f"openvino: {readable(error)}")
 
     def hear(self, audio: np.ndarray) -> None:
         """Take in clips [clips, samples] of 16 kHz, with silence after the shorter ones; samples in steps of 320."""
         import numpy as np
 
+        if self._compiled is not self._listener.compiled:
+            self._take()
         try:
             self._decoder.reset_state()
             self._features.infer([audio], share_inputs=True)
             self._encoder.infer([self._features.get_output_tensor(0)], share_inputs=True)
         except Exception as error:
-            raise Failed(f"openvino: {readable(error)}") from None
+            raise self._failed(error) from None
         self._rows = np.arange(len(audio), dtype=np.int32)
         self._cross = {name: self._encoder.get_output_tensor(i) for i, name in enumerate(self._names)}
 
@@ -116,7 +138,7 @@ class OpenVinoHearing:
             self._decoder.infer(inputs, share_inputs=True)
             logits: np.ndarray = self._decoder.get_output_tensor(0).data
         except Exception as error:
-            raise Failed(f"openvino: {readable(error)}") from None
+            raise self._failed(error) from None
         self._rows = np.arange(len(ids), dtype=np.int32)
         return logits
 
