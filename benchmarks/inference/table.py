@@ -68,7 +68,7 @@ CASES = (
         both("efficientnet:samples"),
         "accuracy",
         "2pt",
-        75.0,
+        150.0,
         "benchmarks.inference.efficientnet:module",
     ),
     Case("ocr_rec", lambda: fetch(ocr.RECOGNISER), both("ocr:samples_320"), "top1-agreement", "1pt", 75.0),

@@ -190,7 +190,7 @@ class Search:
                 continue
             candidate = heapq.heappop(self.queue)
             recipe = candidate.proposal.recipe
-            if self.latest[recipe.id] is not candidate:
+            if not self._is_latest(candidate):
                 continue  # proposed again, with better prospects
             best = self._best_speedup()
             trial = self.known.get(recipe.id)
@@ -314,13 +314,20 @@ class Search:
         self.used[recipe.id] = self.used.get(parent.id, frozenset()) | {proposal.lever}
         heapq.heappush(self.queue, candidate)
 
+    def _is_latest(self, candidate: Candidate) -> bool:
+        """Whether its recipe was not proposed again, with better prospects."""
+        return self.latest[candidate.proposal.recipe.id] is candidate
+
     def _time_to_blame(self) -> bool:
         """Whether the operators of a trial that lost quality are now what promises most: they cost as much as trials.
 
-        What keeps the fragile ones out of INT8 will be somewhat slower than INT8 was.
+        What keeps the fragile ones out of INT8 will be somewhat slower than INT8 was. Structures that need no building,
+        such as another precision, cost a fraction of it and come first.
         """
         if not self.blamed or not self.queue:
             return bool(self.blamed)
+        if any(c.phase <= STRUCTURE and not c.builds and self._is_latest(c) for c in self.queue):
+            return False
         head, trial = self.queue[0], next(iter(self.blamed.values()))
         return (STRUCTURE, -KEPT * self._speed(trial)) <= (head.phase, head.rank)
 
