@@ -63,7 +63,8 @@ TITLES |= {
     for shape, how in SHAPES.items()
     for part, words in PARTS.items()
 } | {f"{model}.quality_drop": f"{title}, quality lost" for model, title in MODELS.items()}
-DETAILS = tuple(f"{model}.{shape}.{part}" for model in MODELS for shape in SHAPES for part in list(PARTS)[::2])
+DETAILS = frozenset(f"{model}.{shape}.{part}" for model in MODELS for shape in SHAPES for part in list(PARTS)[::2])
+DETAILS |= {f"{model}.quality_drop" for model in MODELS}
 """Left out of the brief table: docs/peers.md has them, with all the tools."""
 UNITS = {"x": "×", "share": "", "pt": " pt", "MB": " MB", "s": " s"}
 
