@@ -41,7 +41,7 @@ def raced(run: Run, batch: int) -> Mapping[str, Taken]:
     eager, *others = peers(str(workload.samples.path), indices, batch, max(1, len(device.cpus)))
     ours = subject("hasten", found.build(found.recipe), found.recipe, workload, indices)
     with opened([ours, eager, *others], device) as contestants:
-        race = first_over_others(contestants, run.pick(120.0, 30.0), min_rounds=run.pick(6, 2))
+        race = first_over_others(contestants, run.pick(120.0, 30.0), min_rounds=run.pick(4, 2))
     speeds = {name: sorted(rounds)[len(rounds) // 2] for name, rounds in race.rounds.items() if rounds}
     best = min(
         (each.name for each in others if each.name in race.ratios and each.name not in race.errors),
