@@ -12,6 +12,7 @@ import resource
 import select
 import signal
 import sys
+import time
 
 MARK = "HASTEN_WORKER"
 
@@ -92,17 +93,31 @@ def kill_marked(mark: str) -> None:
     for _ in range(3):  # a process may fork while we look
         found = False
         for entry in os.listdir("/proc"):
-            if not entry.isdigit() or int(entry) == os.getpid():
-                continue
-            try:
-                with open(f"/proc/{entry}/environ", "rb") as file:
-                    if wanted in file.read().split(b"\0"):
-                        os.kill(int(entry), signal.SIGKILL)
-                        found = True
-            except OSError:
-                continue
+            if entry.isdigit() and int(entry) != os.getpid() and wanted in environment(entry):
+                try:
+                    os.kill(int(entry), signal.SIGKILL)
+                except OSError:
+                    continue
+                found = True
         if not found:
             return
+
+
+def environment(pid: str) -> list[bytes]:
+    """What a process was started with; empty for the kernel's own, for strangers' and for what has ended.
+
+    Between exec and the first instruction it reads as empty too, for a moment: then we look again.
+    """
+    for _ in range(20):
+        try:
+            with open(f"/proc/{pid}/environ", "rb") as file:
+                read = file.read()
+            if read or not os.readlink(f"/proc/{pid}/exe"):
+                return read.split(b"\0")
+        except OSError:
+            return []
+        time.sleep(0.001)
+    return []
 
 
 if __name__ == "__main__":
