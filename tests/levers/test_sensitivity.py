@@ -34,6 +34,7 @@ def table_of(case: Case, options: dict[str, Any]) -> tuple[dict[str, Any], Varia
         "before": before.to_json(),
         "quantised": quantised.to_json(),
         "step": step.to_json(),
+        "left_s": 60.0,
     }
     return measure(payload, Scope()), before, quantised
 

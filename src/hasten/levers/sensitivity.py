@@ -27,9 +27,11 @@ if TYPE_CHECKING:
 SCHEMA = "hasten.sensitivity/1"
 CALIBRATION_SAMPLES = 50
 MOST_SAMPLES = 200
-LEAST_SAMPLES = 16
+LEAST_SAMPLES = 6
 SECONDS_OF_RUNS = 20.0
-"""All passes over the samples take about this long unless the caller says otherwise; slow models see fewer samples."""
+SHARE_OF_RUNS = 0.12
+"""All passes over the samples take about this long, and about this share of the time that is left; slow models see
+fewer samples. The losses of groups differ by factors of thousands, so that few samples tell them apart."""
 
 ALLOWANCES = (1.0, 2.0, 0.5)
 """Multiples of the allowed drop to aim at: changed answers are not all for the worse, and the model may be wrong."""
@@ -113,7 +115,7 @@ def measure(payload: Mapping[str, Any], scope: Scope) -> dict[str, Any]:
     """The table, as plain data (a worker function).
 
     `payload`: case; before (the variant without the INT8 step); quantised (the variant with it); step (that step);
-    seconds (about how long all passes over the samples may take, if not `SECONDS_OF_RUNS`).
+    left_s (after how long this worker is cut off).
     """
     case = Case.from_json(payload["case"])
     before, quantised = Variant.from_json(payload["before"]), Variant.from_json(payload["quantised"])
@@ -130,7 +132,8 @@ def measure(payload: Mapping[str, Any], scope: Scope) -> dict[str, Any]:
         graph = _graph(runtime, model, batches, options, folder)
         if not graph.groups:
             raise Failed("no operator of the model was quantised")
-        losses_of = _losses(graph, case, model.signature, float(payload.get("seconds") or SECONDS_OF_RUNS), scope)
+        seconds = min(SECONDS_OF_RUNS, SHARE_OF_RUNS * payload["left_s"])
+        losses_of = _losses(graph, case, model.signature, seconds, scope)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     scope.progress(None, "timing every operator")
@@ -169,7 +172,10 @@ def _graph(runtime: str, model: Any, batches: Sequence[Any], options: Mapping[st
 
 
 def _losses(graph: Any, case: Case, signature: Any, seconds: float, scope: Scope) -> dict[str, Any]:
-    """Loss and seen drop of each group alone, and of all together."""
+    """Loss and seen drop of each group alone, and of all together.
+
+    Groups that three times the time did not reach may each have lost all that the others did not.
+    """
     kind = kind_of(case.workload.metric)
     indices = (*case.split.selection, *case.split.calibration)[:MOST_SAMPLES]
     samples = calibration_batches(case, signature, 1).samples
@@ -193,6 +199,10 @@ def _losses(graph: Any, case: Case, signature: Any, seconds: float, scope: Scope
     full = losses(kind, reference, everything)
     found = {}
     for number, group in enumerate(graph.groups):
+        if perf_counter() - start > 3 * seconds:
+            rest = max(0.0, full[0] - sum(loss for loss, _ in found.values()))
+            found |= {late.name: (rest, full[1]) for late in graph.groups[number:]}
+            break
         scope.progress(number / len(graph.groups), f"sensitivity of {plain(group.name)}")
         found[group.name] = lost(group)
     return {"kind": kind, "samples": len(batches), "full": {"loss": full[0], "seen": full[1]}, "groups": found}

@@ -333,7 +333,8 @@ class Search:
 
     def _measure_sensitivity(self, trial: Trial) -> None:
         """A trial lost too much quality: learn which operators are to blame, so that the rest can stay quick."""
-        late = self.lab.clock() > self.deadline - self.reserve
+        # It takes about what two builds take, and what it proposes must then be built.
+        late = self.lab.clock() + 3 * self._expected_seconds(builds=True) > self.deadline - self.reserve
         name = str(trial.recipe.runtime.get("name", ""))
         if self.sensitivity is None or name in self.tables or late:
             return

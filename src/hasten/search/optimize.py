@@ -257,6 +257,7 @@ def measure_sensitivity(case: Case, builder: Builder) -> Mapping[str, Any] | Non
             "before": before.to_json(),
             "quantised": builder(case.recipe).to_json(),
             "step": quantised[0].to_json(),
+            "left_s": builder.limit_s,
         },
         Limits(builder.memory_bytes, builder.limit_s, case.device.cpus or None),
     )
