@@ -164,9 +164,16 @@ def _fill(
     folder.mkdir(exist_ok=True)
     second = (folder / FALLBACK).is_dir()
     package = _package(engine)
-    words = WORDS[variant.program] if "tokenizer" in variant.parts else ()
+    texts = "tokenizer" in variant.parts
+    words = WORDS[variant.program] if texts and variant.parts["tokenizer"].format != "gguf" else ()
     versions = {name: study.versions.get(name) or version(name) for name in (package, "numpy", *words)}
-    parts = {name: _copy(folder, name, model, limits) for name, model in variant.parts.items()}
+    parts = {
+        name: _copy(folder, name, model, limits)
+        for name, model in variant.parts.items()
+        if not _same_file(variant, name)
+    }
+    if _same_file(variant, "tokenizer"):
+        parts["tokenizer"] = {**variant.parts["tokenizer"].to_json(), "path": parts["main"]["path"]}
     for name, text in {
         "recipe.toml": trial.recipe.to_toml(),
         "study.json": _json(_without_folders(study).to_json()),
@@ -194,7 +201,7 @@ def _fill(
         "samples": [
             tensor
             for tensor in study.workload.samples.to_json()["inputs"]
-            if not words or tensor["name"] in (TEXT, PAIR)
+            if not (texts and WORDS[variant.program]) or tensor["name"] in (TEXT, PAIR)
         ],
         "padding": None if study.workload.padding is None else study.workload.padding.to_json(),
         "table": {key: value for key, value in intake.told(source).items() if key in ("columns", "missing")},
@@ -215,8 +222,15 @@ def _copy(folder: Path, part: str, model: Any, limits: Limits | None) -> dict[st
     return {**model.to_json(), "path": (home / model.path.name).relative_to(folder).as_posix()}
 
 
+def _same_file(variant: Variant, part: str) -> bool:
+    """Whether a part is the file of the main one: a GGUF file holds its tokenizer."""
+    return part in variant.parts and part != "main" and variant.parts[part].path == variant.main.path
+
+
 def _package(engine: Runtime) -> str:
     """The PyPI name of what provides `engine`: that of the package it wraps, or of the plugin."""
+    if own := getattr(engine, "package", None):
+        return str(own)
     found = packages_distributions()
     top = type(engine).__module__.partition(".")[0]
     providers = found.get(engine.name, []) if top == "hasten" else found.get(top, [])

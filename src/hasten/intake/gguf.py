@@ -52,9 +52,18 @@ def load(path: Path, into: Path, on_progress: Callable[[float | None, str], None
         if on_progress is not None:
             on_progress(None, f"converting {path.name}")
         run(f"{__name__}:convert", payload, Limits((4 << 30) + 12 * size, LIMIT_S), on_progress=on_progress)
+    link = beside(model)
+    if not link.exists() or not link.samefile(path):
+        link.unlink(missing_ok=True)
+        link.symlink_to(path.absolute())
     from hasten import formats
 
     return formats.load(model)
+
+
+def beside(decoder: Path) -> Path:
+    """Where the GGUF file lies that a decoder was made from: a link, which is not there for other decoders."""
+    return decoder.with_name(f"{decoder.stem}.gguf")
 
 
 def tokenizer(model: Model) -> Model | None:

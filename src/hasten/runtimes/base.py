@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     Batch = Mapping[str, np.ndarray]
 
 
-DEFAULT_RUNTIMES = {"onnx": "onnxruntime", "openvino": "openvino", "pt2": "torch", "torch": "torch"}
+DEFAULT_RUNTIMES = {"onnx": "onnxruntime", "openvino": "openvino", "pt2": "torch", "torch": "torch", "gguf": "llamacpp"}
 """The runtime that people who bring a format use today: what "as brought" means."""
 
 
