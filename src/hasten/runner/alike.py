@@ -131,7 +131,7 @@ class Space:
         sizes = self._squares[:count] + np.einsum("ij,ij->i", vector, vector)
         with np.errstate(all="ignore"):
             inner = np.einsum("kij,ij->ki", self._rows[:count], vector)
-            apart = np.where(sizes > 0, 1 - 2 * inner / sizes, 0.0).max(axis=1, initial=0.0)
+            apart = np.where(sizes == 0, 0.0, 1 - 2 * inner / sizes).max(axis=1, initial=0.0)
         apart = np.where(np.isfinite(apart), apart, np.inf)
         place = int(apart.argmin())
         return self._keys[place], float(apart[place])
