@@ -253,9 +253,12 @@ def test_a_response_cache_needs_samples_that_repeat():
 def test_similar_inputs_are_proposed_at_the_distances_of_the_samples_and_never_without_an_allowed_loss():
     each = replace(case(), nearest=tuple(i / 200 for i in range(1, 101)))
     found = list(Cache().propose(each))
-    assert [p.recipe.cache["distance"] for p in found] == [0.15, 0.075, 0.025]
+    assert [p.recipe.cache["distance"] for p in found] == [0.3, 0.15, 0.075, 0.025]
     assert {p.recipe.cache["kind"] for p in found} == {"semantic"}
     assert list(Cache().propose(replace(each, goal=Goal.parse("throughput", "0pt")))) == []
+    median = replace(each, goal=Goal.parse("latency"))
+    assert [p.recipe.cache["distance"] for p in Cache().propose(median)] == [0.3], "fewer hits leave a median as it is"
+    assert list(Cache().propose(replace(each, goal=Goal.parse("size")))) == []
     small = Operator("add", "Add", 1000, 1000)
     assert list(Cache().propose(replace(each, operators=(small,)))) == [], "searching would cost more than the model"
 

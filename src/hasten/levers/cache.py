@@ -9,8 +9,10 @@ from hasten.runner.alike import WIDTH
 
 WORTH = 0.02
 """The least share of repeated samples for which hashing every input can pay."""
-SHARES = (0.05, 0.15, 0.30)
+SHARES = (0.05, 0.15, 0.30, 0.60)
 """The distances that are tried are those within which so many samples lie of one before them."""
+NEEDED = {"latency_ms.p50": 0.5, "latency_ms.p99": 0.99, "size_mb": 1.0, "peak_memory_mb": 1.0}
+"""With a smaller share of hits these figures stay as they are."""
 FARTHEST = 0.5
 SIMILAR_ENTRIES = 1024
 CHEAPER = 20
@@ -25,7 +27,8 @@ class Cache(SettingsLever):
         if case.recipe.cache or case.workload.samples.kind == "synthetic":
             return
         rate = case.duplicates
-        if rate >= WORTH:
+        needed = NEEDED.get(case.goal.figure, WORTH)
+        if rate >= needed:
             yield Proposal(
                 case.recipe.edit("cache", kind="identity", entries=4096),
                 Prediction(1 / max(0.05, 1 - rate), "share of samples that repeat an earlier one"),
@@ -52,6 +55,8 @@ class Cache(SettingsLever):
                 continue
             seen.add(distance)
             rate = min(0.95, case.duplicates + share * (1 - case.duplicates))
+            if rate < NEEDED.get(case.goal.figure, WORTH):
+                continue
             yield Proposal(
                 case.recipe.edit("cache", kind="semantic", entries=SIMILAR_ENTRIES, distance=distance),
                 Prediction(1 / (1 - rate), "share of samples that are as near to an earlier one"),
