@@ -24,8 +24,15 @@ FIGURES = (
     "energy_j_per_inference",
     "cost_per_million",
     "co2e_g_per_million",
+    "cache_hit_rate",
+    "similar_rate",
+    "prefix_hit_rate",
 )
-"""The names that `Measurement.figures` uses; JSON nests them at the dot."""
+"""The names that `Measurement.figures` uses; JSON nests them at the dot.
+
+Rates are shares of one pass that begins with nothing remembered: of inputs that a response cache answered, of those
+that it answered as it had a similar one, and of tokens of prompts that were not read again.
+"""
 
 
 @dataclass(frozen=True)

@@ -167,5 +167,7 @@ class Recipe:
             settings = {f"{settings.get('rows')} rows of {settings.get('row_tokens')}": True}
         runner = [f"{k} {v}" if v is not True else k for k, v in settings.items() if v is not False]
         cache = ["cache"] if self.cache else []
+        if self.cache.get("kind") == "semantic":
+            cache = [f"similar within {self.cache.get('distance')}"]
         parts = [steps, " ".join(filter(None, runtime)), " ".join(runner + cache)]
         return " | ".join(filter(None, parts))

@@ -175,7 +175,9 @@ recipes = st.builds(
         ),
     ),
     st.integers(1, 2),
-    st.sampled_from([{}, {"kind": "identity", "entries": 4}]),
+    st.sampled_from(
+        [{}, {"kind": "identity", "entries": 4}, {"kind": "semantic", "entries": 3, "distance": 0.3}],
+    ),
 )
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hasten.device import Device
 from hasten.errors import InvalidInput
 from hasten.goal import Goal
+from hasten.lab.trial import quality_key
 from hasten.levers import Case, Proposal, all_levers
 from hasten.levers.audio_context import AudioContext
 from hasten.levers.batch import SIZES, Batch, neighbours
@@ -20,7 +21,7 @@ from hasten.levers.bucket import Bucket, edges, work
 from hasten.levers.cache import Cache
 from hasten.levers.execution import Execution, divisions
 from hasten.levers.static_shape import StaticShape
-from hasten.model import Dim, Facts, Model, Signature, Tensor
+from hasten.model import Dim, Facts, Model, Operator, Signature, Tensor
 from hasten.recipe import Recipe, Step
 from hasten.runner.plan import RunnerSettings, plan
 from hasten.runner.transcribe import TranscribeSettings
@@ -247,6 +248,28 @@ def test_a_response_cache_needs_samples_that_repeat():
     each = case(duplicates=0.5)
     made = replace(each, workload=replace(each.workload, samples=replace(each.workload.samples, kind="synthetic")))
     assert list(Cache().propose(made)) == [], "samples that hasten made repeat by accident"
+
+
+def test_similar_inputs_are_proposed_at_the_distances_of_the_samples_and_never_without_an_allowed_loss():
+    each = replace(case(), nearest=tuple(i / 200 for i in range(1, 101)))
+    found = list(Cache().propose(each))
+    assert [p.recipe.cache["distance"] for p in found] == [0.3, 0.15, 0.075, 0.025]
+    assert {p.recipe.cache["kind"] for p in found} == {"semantic"}
+    assert list(Cache().propose(replace(each, goal=Goal.parse("throughput", "0pt")))) == []
+    median = replace(each, goal=Goal.parse("latency"))
+    assert [p.recipe.cache["distance"] for p in Cache().propose(median)] == [0.3], "fewer hits leave a median as it is"
+    assert list(Cache().propose(replace(each, goal=Goal.parse("size")))) == []
+    small = Operator("add", "Add", 1000, 1000)
+    assert list(Cache().propose(replace(each, operators=(small,)))) == [], "searching would cost more than the model"
+
+
+def test_a_cache_of_similar_inputs_that_lost_quality_condemns_only_what_is_as_generous():
+    lost, near, far = (OV.edit("cache", kind="semantic", distance=d) for d in (0.2, 0.1, 0.3))
+    assert not loses_as(OV.edit("runner", sort=True), lost)
+    assert not loses_as(near, lost)
+    assert loses_as(far, lost)
+    assert len({quality_key(recipe) for recipe in (OV, lost, near, far)}) == 4
+    assert quality_key(OV) == quality_key(OV.edit("cache", kind="identity"))
 
 
 def spoken(recipe: Recipe) -> Case:

@@ -20,9 +20,13 @@ def a_round(seconds: float = 0.5, **more: object) -> dict[str, object]:
 
 def test_every_figure_of_a_measurement_has_a_unit_and_a_source() -> None:
     answers = [(0.1, 0.4, 4), (0.2, 0.6, 5)]
-    rounds = [a_round(0.4 + i / 50, latencies_ms=[1.0, 2.0, 3.0], answers=answers) for i in range(10)]
+    reused = {"cache_hit_rate": [5, 20], "similar_rate": [2, 20], "prefix_hit_rate": [30, 120]}
+    more = {"latencies_ms": [1.0, 2.0, 3.0], "answers": answers, "reused": reused}
+    rounds = [a_round(0.4 + i / 50, **more) for i in range(10)]
     figures = summarise(rounds, tariff=TARIFF, peak_memory_bytes=5_000_000, size_bytes=3_000_000)
     assert set(figures) == set(FIGURES)
+    rates = [figures[name].value for name in ("cache_hit_rate", "similar_rate", "prefix_hit_rate")]
+    assert rates == [25.0, 10.0, 25.0]
     for name, figure in figures.items():
         assert figure.unit, name
         assert figure.source.partition(":")[0] in ("measured", "estimated", "published"), name

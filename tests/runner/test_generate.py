@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hasten.errors import InvalidInput
+from hasten.runner.cache import ResponseCache
 from hasten.runner.generate import GenerateSettings, Generator, batched, drafted, look_up, losses, together
 from hasten.runner.remembered import LEAST, MOST_MASKED, Remembered
 
@@ -281,3 +282,25 @@ def test_what_is_for_a_batch_of_one_says_so(key: str) -> None:
         GenerateSettings.read({key: True if key == "prefix" else 4, "batch": 2})
     with pytest.raises(InvalidInput, match="true or false"):
         GenerateSettings.read({"prefix": 1})
+
+
+def test_a_prompt_that_was_answered_is_not_decoded_again() -> None:
+    with Generator(ToyDecoder, GenerateSettings(new_tokens=4), Letters(), cache=ResponseCache(8)) as generator:  # type: ignore[arg-type]
+        samples = [{"text": np.array(text)} for text in ("abc", "bcd", "abc")]
+        found = [str(row["text"]) for row in generator.run(samples)]
+        assert found[0] == found[2] == "".join(chr(97 + token) for token in alone([0, 1, 2], 4))
+        assert len(generator.timings) == 2, "only what was computed is timed"
+        generator.run(samples)
+        assert generator.timings == []
+        assert generator.reused() == {"cache_hit_rate": (4, 6)}
+        generator.forget()
+        assert generator.reused() == {"cache_hit_rate": (0, 0)}
+
+
+def test_the_share_of_prompts_that_is_not_read_again_is_counted_from_nothing() -> None:
+    with Generator(ToyDecoder, GenerateSettings(new_tokens=1, prefix=True), Letters()) as generator:  # type: ignore[arg-type]
+        samples = [{"text": np.array("abcdefghij" + end)} for end in ("kl", "mn")]
+        for _ in range(2):
+            generator.forget()
+            generator.run(samples)
+            assert generator.reused() == {"prefix_hit_rate": (10, 24)}

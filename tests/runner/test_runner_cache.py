@@ -16,10 +16,10 @@ def test_repeated_samples_are_answered_without_running(tmp_path):
     stream = [samples[i] for i in (0, 1, 0, 2, 1, 0)]
     with open_on(model, runner={"batch": 2}, cache={"kind": "identity", "entries": 8}) as runner:
         found = runner.run(stream)
-        assert (runner.cache_hits, runner.cache_lookups) == (3, 6)
+        assert (runner.cache.hits, runner.cache.lookups) == (3, 6)
         assert_same(found, alone(model, stream))
         assert_same([runner.run_one(samples[2])], alone(model, [samples[2]]))
-        assert (runner.cache_hits, runner.cache_lookups) == (4, 7)
+        assert (runner.cache.hits, runner.cache.lookups) == (4, 7)
 
 
 def test_a_cleared_cache_counts_from_zero(tmp_path):
@@ -27,9 +27,9 @@ def test_a_cleared_cache_counts_from_zero(tmp_path):
     with open_on(model, cache={"entries": 2}) as runner:
         runner.run([sample, sample])
         runner.cache.clear()
-        assert (runner.cache_hits, runner.cache_lookups) == (0, 0)
+        assert (runner.cache.hits, runner.cache.lookups) == (0, 0)
         runner.run([sample, sample])
-        assert (runner.cache_hits, runner.cache_lookups) == (1, 2)
+        assert (runner.cache.hits, runner.cache.lookups) == (1, 2)
 
 
 def test_changing_an_answer_does_not_change_the_next_one(tmp_path):
@@ -72,10 +72,13 @@ def test_a_failure_is_not_remembered(tmp_path):
         for _ in range(2):
             with pytest.raises(Exception, match="out of"):
                 runner.run_one(bad)
-        assert runner.cache_hits == 0
+        assert runner.cache.hits == 0
 
 
-@pytest.mark.parametrize("cache", [{"kind": "semantic"}, {"entries": 0}, {"size": 3}])
+@pytest.mark.parametrize(
+    "cache",
+    [{"kind": "semantic"}, {"distance": 0.1}, {"kind": "semantic", "distance": 1.0}, {"entries": 0}, {"size": 3}],
+)
 def test_a_cache_section_that_makes_no_sense_is_invalid_input(cache):
     with pytest.raises(InvalidInput):
         from_recipe(cache)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from hasten.errors import InvalidInput
+from hasten.runner.cache import of_decoder
 from hasten.runner.transcribe import RATE, Rules, Transcriber, TranscribeSettings, cut, greedy, heard
 
 END, START = 9, 8
@@ -129,3 +130,14 @@ def test_what_is_no_clip_is_refused(audio: np.ndarray) -> None:
 def test_text_is_put_together_from_bytes() -> None:
     rules = Rules((START,), END, (), (), 20, RATE, ["\u0120na", "\u00c3", "\u00af", "ve", None])
     assert rules.text([0, 1, 2, 3, 4]) == "na\u00efve"
+
+
+def test_a_clip_that_was_heard_is_not_heard_again() -> None:
+    listener = Listener()
+    with Transcriber(lambda: listener, TranscribeSettings(), RULES, cache=of_decoder({"entries": 4})) as transcriber:  # type: ignore[arg-type, return-value]
+        found = [str(row["text"]) for row in transcriber.judge([clip(1, 2), clip(2, 1), clip(1, 2)])]
+        assert found == ["b b", "c", "b b"]
+        assert len(listener.log) == 2
+        assert transcriber.reused() == {"cache_hit_rate": (1, 3)}
+    with pytest.raises(InvalidInput, match="step by step"):
+        of_decoder({"kind": "semantic", "distance": 0.1})

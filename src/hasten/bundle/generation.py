@@ -26,7 +26,9 @@ class BundledGenerator(BundledModel):
     ) -> Any:
         if self.manifest["program"] != "generate" or tokenizer is None:
             raise InvalidInput(f"this version does not run the program {self.manifest['program']!r}")
-        return open_generator(runtime, model, tokenizer, recipe.get("runtime", {}), recipe.get("runner", {}))
+        return open_generator(
+            runtime, model, tokenizer, recipe.get("runtime", {}), recipe.get("runner", {}), recipe.get("cache", {})
+        )
 
     def answer(self, prompt: str, new_tokens: int | None = None) -> str:
         """What the model adds to one text, in at most `new_tokens` (those of the recipe, where not given)."""

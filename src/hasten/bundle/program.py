@@ -73,7 +73,7 @@ class BundledModel:
             self.signature,
             model.signature,
             padding,
-            from_recipe(recipe.get("cache", {})),
+            from_recipe(recipe.get("cache", {}), self.signature),
             None if tokenizer is None else Tokeniser(tokenizer, [tensor.name for tensor in self.signature.inputs]),
         )
 

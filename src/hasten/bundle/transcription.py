@@ -38,7 +38,9 @@ class BundledTranscriber(BundledModel):
                 Signature.from_json(part["signature"]),
                 Facts.from_json(part["facts"]),
             )
-        return open_transcriber(runtime, parts, tokenizer, recipe.get("runtime", {}), recipe.get("runner", {}))
+        return open_transcriber(
+            runtime, parts, tokenizer, recipe.get("runtime", {}), recipe.get("runner", {}), recipe.get("cache", {})
+        )
 
     def transcribe(self, path: str | Path) -> str:
         """What the .wav file at `path` says."""

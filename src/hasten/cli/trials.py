@@ -19,6 +19,7 @@ from hasten.view.number import ratio
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+RATES = {"cache_hit_rate": "Cached\n%", "similar_rate": "Similar\n%", "prefix_hit_rate": "Not read\nagain %"}
 MOST_REASONS = 12
 NARROWEST = 18
 GAP = 2
@@ -61,6 +62,10 @@ def trials_table(study: Study, width: int) -> Table:
         ("Memory\nMB", lambda t: cells.number(t.measurement.figures.get("peak_memory_mb"))),
         ("Size\nMB", lambda t: cells.number(t.measurement.figures.get("size_mb"))),
     ]
+    figures = [t.measurement.figures for t in rows]
+    rates = [(name, head) for name, head in RATES.items() if any(name in each for each in figures)]
+    for name, head in rates:
+        columns.append((head, lambda t, name=name: cells.number(t.measurement.figures.get(name))))  # type: ignore[misc]
     if width >= WIDE:
         unit, factor = ("mJ", 1e3) if milli else ("J", 1.0)
         energy, cost = "energy_j_per_inference", "cost_per_million"

@@ -572,10 +572,11 @@ def _wide(found: Figure) -> bool:
 
 
 def quality_key(recipe: Recipe) -> str:
-    """What of a recipe decides its outputs: the steps, the runtime with its precision, and how samples are padded."""
+    """What of a recipe decides its outputs: steps, runtime and precision, padding, and answers of similar inputs."""
     runtime = {key: value for key, value in recipe.runtime.items() if key not in ("streams", "threads")}
     runner = {key: recipe.runner[key] for key in ("form", "margin_s", "step_s") if key in recipe.runner}
-    return Recipe(recipe.steps, runtime, runner).id
+    cache = recipe.cache if recipe.cache.get("kind") == "semantic" else {}
+    return Recipe(recipe.steps, runtime, runner, cache).id
 
 
 def as_quality(verdict: Mapping[str, Any]) -> Quality:

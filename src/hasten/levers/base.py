@@ -59,8 +59,9 @@ class Case:
 
     `operators` is the model's arithmetic for a typical sample (empty where it is not known); `profile` maps an operator
     kind to its share of time in the trial of `recipe`, or of its nearest measured ancestor; `lengths` are the samples'
-    sizes along the variable axis (empty when fixed), `duplicates` the share of them that repeat an earlier one, and
-    `shared` how much of a text is, on average, how the one before it began;
+    sizes along the variable axis (empty when fixed), `duplicates` the share of them that repeat an earlier one,
+    `shared` how much of a text is, on average, how the one before it began, and `nearest` how far samples are from the
+    nearest before them (sorted, without repeats; see `runner.alike`);
     `trials` is what is known so far; `sensitivity` is the table of `levers.sensitivity`, once measured.
     """
 
@@ -75,6 +76,7 @@ class Case:
     lengths: Sequence[int] = ()
     duplicates: float = 0.0
     shared: float = 0.0
+    nearest: Sequence[float] = ()
     runtimes: Sequence[str] = ()
     trials: Sequence[Trial] = ()
     sensitivity: Mapping[str, Any] | None = None

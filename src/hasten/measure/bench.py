@@ -83,8 +83,8 @@ def open(payload: dict[str, Any], scope: Scope) -> dict[str, Any]:
 
 
 def round(payload: dict[str, Any], scope: Scope) -> dict[str, Any]:
-    """Run the scene `payload["repeat"]` times: seconds, CPU seconds, samples, latencies in single-stream, and the
-    answers of a language model.
+    """Run the scene `payload["repeat"]` times: seconds, CPU seconds, samples, latencies in single-stream, what was
+    used again (pairs, by figure), and the answers of a language model.
 
     `payload["scenario"]` overrides the scenario that the variant was opened for, and `payload["limit"]` takes only the
     first so many samples of the scene.
@@ -98,7 +98,10 @@ def round(payload: dict[str, Any], scope: Scope) -> dict[str, Any]:
         "cpu_seconds": sum(part["cpu_seconds"] for part in parts),
         "count": sum(part["count"] for part in parts),
         "latencies_ms": list(itertools.chain.from_iterable(part["latencies_ms"] for part in parts)),
-        "cache_hits": sum(part["cache_hits"] for part in parts),
+        "reused": {
+            name: [sum(pair) for pair in zip(*(part["reused"][name] for part in parts), strict=True)]
+            for name in parts[0]["reused"]
+        },
         "answers": list(itertools.chain.from_iterable(part["answers"] for part in parts)),
     }
 
@@ -114,6 +117,7 @@ def outputs(payload: dict[str, Any], scope: Scope) -> dict[str, Any]:
     opened: Opened = scope.state["opened"]
     indices, seconds = payload["indices"], payload.get("seconds") or math.inf
     results: list[Any] = []
+    opened.runner.forget()  # quality is that of one pass, too
     size = SLOW_CHUNK if isinstance(opened.runner, Generator) else CHUNK
     if isinstance(opened.runner, Transcriber):
         size = SPOKEN_CHUNK
@@ -137,10 +141,9 @@ def operators(payload: dict[str, Any], scope: Scope) -> list[dict[str, Any]]:
 
 
 def _run(opened: Opened, scenario: str, scene: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Any]:
-    """One pass. The response cache starts empty: repeated rounds must not turn every sample into a hit."""
+    """One pass. What earlier ones left behind is forgotten: rounds must not turn every sample into a hit."""
     runner = opened.runner
-    if runner.cache is not None:
-        runner.cache.clear()
+    runner.forget()
     latencies: list[float] = []
     answers: list[tuple[float, float, int]] = []
     clock = time.perf_counter
@@ -162,7 +165,7 @@ def _run(opened: Opened, scenario: str, scene: Sequence[Mapping[str, np.ndarray]
         "cpu_seconds": time.process_time() - cpu,
         "count": len(scene),
         "latencies_ms": latencies,
-        "cache_hits": runner.cache_hits,
+        "reused": runner.reused(),
         "answers": answers,
     }
 

@@ -11,13 +11,15 @@ from typing import Any
 from hasten.errors import HastenError, InvalidInput
 from hasten.isolate import Scope
 from hasten.measure.steady import look
-from hasten.model import Model
+from hasten.model import Model, Signature
 from hasten.recipe import Recipe
 from hasten.runtimes import Settings, runtime
 from hasten.variant import Variant
 from hasten.workload import Padding
 
 PROBE_SAMPLES = 8
+NEAREST_OF, SAME = 1024, 1e-6
+"""So many samples tell how near they are to each other, and nearer than this is the same."""
 CLASSIFY = ("accuracy", "balanced_accuracy", "f1", "precision", "recall", "top5")
 MORE_SAMPLES, MORE_S = 256, 20.0
 """A metric that cannot judge a few samples (one class among them, say) is given more, within about this long."""
@@ -82,11 +84,29 @@ def prepare(payload: dict[str, Any], scope: Scope) -> dict[str, Any]:
         "padding": None if pad is None else pad.to_json(),
         "lengths": lengths,
         "duplicates": samples.duplicates(),
+        "nearest": nearest([samples[i] for i in range(min(NEAREST_OF, len(samples)))], model.signature),
         "output": output,
         "metric": chosen,
         "others": [name for name in first if name != output],
         "steady": steady,
     }
+
+
+def nearest(samples: Sequence[dict[str, Any]], signature: Signature) -> list[float]:
+    """How far each sample is from the nearest before it (2: there is none), sorted; repeats are left out."""
+    from hasten.runner.alike import Space, vectors
+    from hasten.runner.cache import as_large_as_inputs, kind_of
+
+    sized = as_large_as_inputs(signature)
+    spaces: dict[Any, Space] = {}
+    found = []
+    for number, sample in enumerate(samples):
+        space, vector = spaces.setdefault(kind_of(sample, sized), Space()), vectors(sample)
+        distance = space.nearest(vector)[1]
+        if distance > SAME:
+            found.append(min(distance, 2.0))
+        space.add(number, vector)
+    return sorted(found)
 
 
 def judge(

@@ -39,7 +39,17 @@ def summarise(
     answers = [answer for each in rounds for answer in each.get("answers", ())]
     if answers:
         figures |= _tokens(rounds, answers)
-    return figures | _sizes(peak_memory_bytes, size_bytes)
+    return figures | _reused(rounds) | _sizes(peak_memory_bytes, size_bytes)
+
+
+def _reused(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Figure]:
+    """Shares of what was used again; the last rounds count, which take as many samples as any."""
+    found = {}
+    for name, (used, whole) in (rounds[-1].get("reused") or {} if rounds else {}).items():
+        if whole:
+            source = "measured: one pass over the samples of a round, beginning with nothing remembered"
+            found[name] = Figure(100 * used / whole, "%", source)
+    return found
 
 
 def _tokens(rounds: Sequence[Mapping[str, Any]], answers: Sequence[tuple[float, float, int]]) -> dict[str, Figure]:

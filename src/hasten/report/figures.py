@@ -28,6 +28,9 @@ SHOWN = (
     "size_mb",
     "energy_j_per_inference",
     "cost_per_million",
+    "cache_hit_rate",
+    "similar_rate",
+    "prefix_hit_rate",
 )
 
 

@@ -16,6 +16,9 @@ COLUMNS = (
     ("size_mb", "Size"),
     ("energy_j_per_inference", "Energy"),
     ("cost_per_million", "Cost, 1M"),
+    ("cache_hit_rate", "Cached"),
+    ("similar_rate", "Similar"),
+    ("prefix_hit_rate", "Not read again"),
 )
 
 ROLE = {"brought": "as brought", "full-precision": "full precision"}

@@ -23,6 +23,9 @@ LABELS = {
     "energy_j_per_inference": "Energy per inference",
     "cost_per_million": "Cost per million",
     "co2e_g_per_million": "CO₂e per million",
+    "cache_hit_rate": "Answers from the cache",
+    "similar_rate": "Answers from similar inputs",
+    "prefix_hit_rate": "Prompt not read again",
 }
 
 STATUS = {"ok": "passed", "rejected": "rejected", "undecided": "undecided", "failed": "failed"}

@@ -8,22 +8,30 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Self
 
+from hasten.runner.cache import ResponseCache
+
 
 class Decoding:
     """`load` makes the model, whose `begin` makes a state for sequences that are decoded together.
 
-    `streams` batches are decoded at once. There is no response cache.
+    `streams` batches are decoded at once. What `run` answered is not computed again where there is a response cache.
     """
 
-    cache = None
-    cache_hits = cache_lookups = 0
-
-    def __init__(self, load: Callable[[], Any], streams: int, name: str) -> None:
-        self._load = load
+    def __init__(self, load: Callable[[], Any], streams: int, name: str, cache: ResponseCache | None = None) -> None:
+        self._load, self.cache = load, cache
         self._model: Any = None
         self._idle: list[Any] = []
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(max(1, streams), name)
+
+    def forget(self) -> None:
+        """Forget what earlier inputs left behind, and count anew."""
+        if self.cache is not None:
+            self.cache.clear()
+
+    def reused(self) -> dict[str, tuple[int, int]]:
+        """How often something was used again since `forget`, of how often it could have been, by figure."""
+        return {} if self.cache is None else self.cache.reused()
 
     def load(self) -> None:
         self._loaded()

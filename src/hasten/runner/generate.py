@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from hasten.errors import InvalidInput
 from hasten.model import Model
+from hasten.runner.cache import ResponseCache, of_decoder
 from hasten.runner.decoding import Decoding, Lent
 from hasten.runner.plan import check_keys
 from hasten.runner.remembered import Remembered
@@ -95,8 +96,9 @@ class Generator(Decoding):
         settings: GenerateSettings,
         tokenizer: TextTokenizer,
         streams: int = 1,
+        cache: ResponseCache | None = None,
     ) -> None:
-        super().__init__(load, streams, "hasten-generate")
+        super().__init__(load, streams, "hasten-generate", cache)
         self.settings, self.to_the_end = settings, False
         self.timings: list[Timing] = []
         self.history: deque[Timing] = deque(maxlen=HISTORY)
@@ -105,7 +107,11 @@ class Generator(Decoding):
     # -- answers --------------------------------------------------------------------------------------------------
 
     def run(self, samples: Sequence[Sample]) -> list[Outputs]:
-        """What the model adds to each prompt, in order. `timings` then says how long each answer took."""
+        """What the model adds to each prompt, in order. `timings` then says how long each took that was computed."""
+        return self._run(samples) if self.cache is None else self.cache.through(samples, self._run)
+
+    def _run(self, samples: Sequence[Sample]) -> list[Outputs]:
+        self.timings = []
         if not samples:
             return []
         start = perf_counter()
@@ -172,6 +178,21 @@ class Generator(Decoding):
                 for index, loss in zip(batch, losses(state.state, [texts[i] for i in batch]), strict=True):
                     found[index] = {LOSS: np.array(loss, np.float64)}
         return found
+
+    def forget(self) -> None:
+        super().forget()
+        with self._lock:
+            for state in self._idle:
+                if isinstance(state, Remembered):
+                    state.forget()
+
+    def reused(self) -> dict[str, tuple[int, int]]:
+        """Of prompts, how many tokens were not read again."""
+        with self._lock:
+            states = [state for state in self._idle if isinstance(state, Remembered)]
+        whole = sum(state.asked for state in states)
+        prefix = {"prefix_hit_rate": (sum(state.reused for state in states), whole)} if whole else {}
+        return {**super().reused(), **prefix}
 
     # -- the runner's other duties --------------------------------------------------------------------------------
 
@@ -251,15 +272,21 @@ class Generator(Decoding):
 
 
 def open_generator(
-    language: LanguageRuntime, model: Model, tokenizer: Path, settings: Mapping[str, Any], runner: Mapping[str, Any]
+    language: LanguageRuntime,
+    model: Model,
+    tokenizer: Path,
+    settings: Mapping[str, Any],
+    runner: Mapping[str, Any],
+    cache: Mapping[str, Any] | None = None,
 ) -> Generator:
-    """A generator of `model` by `[runtime]` and `[runner]` of a recipe."""
+    """A generator of `model` by `[runtime]`, `[runner]` and `[cache]` of a recipe."""
     base = Settings.from_recipe(settings)
     generator = Generator(
         lambda: language.decoder(model, base),
         GenerateSettings.read(runner),
         language.tokenizer(tokenizer),
         base.streams or 1,
+        of_decoder(cache or {}),
     )
     generator.load()
     return generator

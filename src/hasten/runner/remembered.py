@@ -26,6 +26,8 @@ class Remembered:
     """A decoder's state for one sequence at a time, which `reset` does not empty. `kept` is what was not read again."""
 
     kept: int
+    reused: int
+    asked: int
     _begins: bool
     _filled: int
     _slots: list[int]
@@ -36,10 +38,15 @@ class Remembered:
 
     def __init__(self, state: DecoderState) -> None:
         self._state = state
-        self._clear()
+        self.forget()
 
     def reset(self) -> None:
         self._begins = True
+
+    def forget(self) -> None:
+        """Keep nothing, and count anew what was not read again (`reused`) of all that was to be read (`asked`)."""
+        self._clear()
+        self.reused = self.asked = 0
 
     def feed(self, ids: np.ndarray, mask: np.ndarray, positions: np.ndarray, rows: int) -> np.ndarray:
         """As `DecoderState.feed`, for one sequence [1, fed] from its own beginning."""
@@ -75,6 +82,8 @@ class Remembered:
             self._clear()
             self._begins, kept = False, 0
         self.kept = kept
+        self.reused += kept
+        self.asked += len(ids)
         self._slots = [self._slots[i] for i in shown[:kept]]
         self._tokens = [self._tokens[i] for i in shown[:kept]]
 

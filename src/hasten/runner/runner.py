@@ -16,7 +16,7 @@ from hasten.model import Model, Signature
 from hasten.recipe import Recipe
 from hasten.runner import cache as response_cache
 from hasten.runner.assembly import Buffers, Layout, assemble, split
-from hasten.runner.cache import Entry, ResponseCache
+from hasten.runner.cache import ResponseCache
 from hasten.runner.generate import Generator, open_generator
 from hasten.runner.packing import Packed, assemble_packed, is_packed, split_packed
 from hasten.runner.plan import Batch, RunnerSettings, plan
@@ -56,14 +56,14 @@ def open_runner(
     if model.format not in runtime.accepts:
         accepted = ", ".join(sorted(runtime.accepts))
         raise InvalidInput(f"runtime {runtime.name} does not load {model.format} models", f"it loads: {accepted}")
-    if variant.program != "single" and recipe.cache:
-        raise InvalidInput("a model that decodes step by step has no response cache yet", "leave [cache] out")
     if variant.program == "encoder_decoder":
         rules = variant.parts["tokenizer"].path
-        return open_transcriber(speech_of(runtime), variant.parts, rules, recipe.runtime, recipe.runner)
+        return open_transcriber(speech_of(runtime), variant.parts, rules, recipe.runtime, recipe.runner, recipe.cache)
     if variant.program == "generate":
         language = language_of(runtime)
-        return open_generator(language, model, variant.parts["tokenizer"].path, recipe.runtime, recipe.runner)
+        return open_generator(
+            language, model, variant.parts["tokenizer"].path, recipe.runtime, recipe.runner, recipe.cache
+        )
     chosen, base = runtime, Settings.from_recipe(recipe.runtime)
     settings = RunnerSettings.from_recipe(recipe.runner)
     if settings.form != "batch" and padding is not None and not padding.verified:
@@ -79,7 +79,7 @@ def open_runner(
         signature,
         model.signature,
         padding,
-        response_cache.from_recipe(recipe.cache),
+        response_cache.from_recipe(recipe.cache, signature),
         tokeniser_of(variant.parts.get("tokenizer"), signature),
     )
     runner.load()
@@ -113,32 +113,21 @@ class Runner:
         self._lock = threading.Lock()
         self._own = _numeric_types(source)
 
-    @property
-    def cache_hits(self) -> int:
-        return self.cache.hits if self.cache else 0
+    def forget(self) -> None:
+        """Forget what earlier inputs left behind, and count anew."""
+        if self.cache is not None:
+            self.cache.clear()
 
-    @property
-    def cache_lookups(self) -> int:
-        return self.cache.lookups if self.cache else 0
+    def reused(self) -> dict[str, tuple[int, int]]:
+        """How often something was used again since `forget`, of how often it could have been, by figure."""
+        return {} if self.cache is None else self.cache.reused()
 
     def run(self, samples: Sequence[Sample]) -> list[Outputs]:
         """The outputs of each sample, in order, without batch axis and cut to the sample's own length."""
         samples = list(samples)
         if self.cache is None:
             return self._run(samples)
-        looked_up = [self.cache.look_up(sample) for sample in samples]
-        missed = [i for i, (_, known) in enumerate(looked_up) if not known]
-        try:
-            computed = dict(zip(missed, self._run([samples[i] for i in missed]), strict=True))
-        except BaseException:
-            for i in missed:
-                self.cache.forget(looked_up[i][0])
-            raise
-        for i, outputs in computed.items():
-            looked_up[i][0].fill(outputs)
-        return [
-            computed[i] if i in computed else self._known(entry, samples[i]) for i, (entry, _) in enumerate(looked_up)
-        ]
+        return self.cache.through(samples, self._run)
 
     def judge(self, samples: Sequence[Sample]) -> list[Outputs]:
         """What quality is judged by: the outputs."""
@@ -210,10 +199,6 @@ class Runner:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _known(self, entry: Entry, sample: Sample) -> Outputs:
-        """A cached answer; computed again where another thread has reserved it and not filled it yet."""
-        return entry.copy() if entry.outputs is not None else self._run([sample])[0]
 
     def _run(self, samples: list[Sample]) -> list[Outputs]:
         if not samples:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from hasten.errors import Failed, InvalidInput
 from hasten.model import Model
+from hasten.runner.cache import ResponseCache, of_decoder
 from hasten.runner.decoding import Decoding
 from hasten.runner.plan import check_keys
 from hasten.runtimes.base import Hearing, Listener, OperatorTime, Settings, SpeechRuntime
@@ -95,13 +96,21 @@ class Transcriber(Decoding):
     """Writes down what clips say, `streams` batches at once. `run` may be called from several threads."""
 
     def __init__(
-        self, load: Callable[[], Listener], settings: TranscribeSettings, rules: Rules, streams: int = 1
+        self,
+        load: Callable[[], Listener],
+        settings: TranscribeSettings,
+        rules: Rules,
+        streams: int = 1,
+        cache: ResponseCache | None = None,
     ) -> None:
-        super().__init__(load, streams, "hasten-transcribe")
+        super().__init__(load, streams, "hasten-transcribe", cache)
         self.settings, self.rules = settings, rules
 
     def run(self, samples: Sequence[Sample]) -> list[Outputs]:
         """The text of each clip, in order."""
+        return self._run(samples) if self.cache is None else self.cache.through(samples, self._run)
+
+    def _run(self, samples: Sequence[Sample]) -> list[Outputs]:
         import numpy as np
 
         pieces = [(index, piece) for index, sample in enumerate(samples) for piece in self._pieces(sample)]
@@ -185,11 +194,16 @@ def open_transcriber(
     rules: Path,
     settings: Mapping[str, Any],
     runner: Mapping[str, Any],
+    cache: Mapping[str, Any] | None = None,
 ) -> Transcriber:
-    """A transcriber by `[runtime]` and `[runner]` of a recipe; `parts` are features, encoder and main."""
+    """A transcriber by `[runtime]`, `[runner]` and `[cache]` of a recipe; `parts` are features, encoder and main."""
     base = Settings.from_recipe(settings)
     found = Transcriber(
-        lambda: speech.listener(parts, base), TranscribeSettings.read(runner), Rules.read(rules), base.streams or 1
+        lambda: speech.listener(parts, base),
+        TranscribeSettings.read(runner),
+        Rules.read(rules),
+        base.streams or 1,
+        of_decoder(cache or {}),
     )
     found.load()
     return found

@@ -20,6 +20,7 @@ def why(winner: Trial, goal: Goal) -> str:
     low, high = speedup.ci95
     name = goal.optimise
     text = f"{speedup.value:.2f}x better {name} than the model as brought (95% interval {low:.2f} to {high:.2f})"
+    text += reused(winner)
     if quality is None:
         return text
     drop, metric = quality.drop, quality.metric.rpartition(":")[2]
@@ -34,6 +35,17 @@ def why(winner: Trial, goal: Goal) -> str:
     if quality.bound is not None:
         text += f" (at most {max(0.0, quality.bound):.2g} {drop.unit} with 95% confidence, allowed {goal.max_drop})"
     return f"{text}, confirmed on {quality.samples} samples that took no part in choosing it"
+
+
+def reused(trial: Trial) -> str:
+    """What of its answers was not computed anew, as the rest of a sentence; empty where all was."""
+    figures = trial.measurement.figures
+    words = {
+        "cache_hit_rate": "{:.0f}% of answers came from the cache",
+        "similar_rate": "{:.0f}% of answers came from similar inputs",
+        "prefix_hit_rate": "{:.0f}% of prompts was not read again",
+    }
+    return "".join(f", {text.format(figures[name].value)}" for name, text in words.items() if name in figures)
 
 
 def explained(trials: Sequence[Trial], best: Trial | None) -> list[Trial]:

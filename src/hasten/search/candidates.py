@@ -68,6 +68,11 @@ def heard_no_longer(recipe: Recipe, lost: Recipe) -> bool:
     return "margin_s" in recipe.runner and float(recipe.runner["margin_s"]) <= float(lost.runner["margin_s"])
 
 
+def similar(recipe: Recipe) -> bool:
+    """Whether inputs may get the answers of similar ones."""
+    return recipe.cache.get("kind") == "semantic"
+
+
 def loses_as(recipe: Recipe, lost: Recipe) -> bool:
     """Whether a recipe does to the outputs all that one did which lost too much quality, on the same runtime."""
     if recipe.runtime.get("name") != lost.runtime.get("name"):
@@ -75,6 +80,8 @@ def loses_as(recipe: Recipe, lost: Recipe) -> bool:
     if lost.runner.get("form") not in (None, recipe.runner.get("form")):
         return False
     if "margin_s" in lost.runner and not heard_no_longer(recipe, lost):
+        return False
+    if similar(lost) and (not similar(recipe) or recipe.cache["distance"] < lost.cache["distance"]):
         return False
     precision = lost.runtime.get("precision")
     if lost.steps and precision == "fp32":

@@ -32,6 +32,7 @@ from hasten.search.candidates import (
     Candidate,
     difference,
     loses_as,
+    similar,
     structure,
 )
 from hasten.study import Study
@@ -209,8 +210,9 @@ class Search:
             elif candidate.phase >= SETTINGS:
                 stale += 1
             if trial.reason.startswith("quality"):
-                self.blamed[str(recipe.runtime.get("name", ""))] = trial
-                self._repair(trial)
+                if not similar(recipe):  # else it is not the operators that are to blame
+                    self.blamed[str(recipe.runtime.get("name", ""))] = trial
+                    self._repair(trial)
             elif trial.speedup is not None and (candidate.phase == LATER or self._worth_expanding(trial)):
                 self._expand(trial)
         if not spent:
@@ -538,7 +540,8 @@ class Search:
         """Look anew from all that still stands, now that what had been the best does not."""
         self.store.put_state(self.study.key, "explored", None)
         self.latest.clear()
-        self.blamed.setdefault(str(self.lost[-1].runtime.get("name", "")), self.trials[self.lost[-1].id])
+        if not similar(self.lost[-1]):
+            self.blamed.setdefault(str(self.lost[-1].runtime.get("name", "")), self.trials[self.lost[-1].id])
         for trial in [*self.trials.values()]:
             if self._counts(trial) and self._worth_expanding(trial):
                 self._expand(trial)

@@ -73,6 +73,7 @@ def plan(
         lengths=prepared.lengths,
         duplicates=prepared.duplicates,
         shared=prepared.shared,
+        nearest=prepared.nearest,
         runtimes=usable,
         seed=seed,
     )

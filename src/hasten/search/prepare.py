@@ -39,7 +39,8 @@ class Prepared:
     """A workload with the arithmetic of a typical batch, the samples' lengths and the share of repeated samples.
 
     `unsteady` says in what way the model answers the same sample differently each time, and is empty where it does not.
-    `shared` is how much of a text is how the one before it began.
+    `shared` is how much of a text is how the one before it began; `nearest` how far samples are from the nearest before
+    them, sorted.
     """
 
     workload: Workload
@@ -50,6 +51,7 @@ class Prepared:
     new_tokens: int = NEW_TOKENS
     unsteady: str = ""
     shared: float = 0.0
+    nearest: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -207,6 +209,7 @@ def prepare(
         found["duplicates"],
         tuple(notes),
         unsteady=steady.get("chance", ""),
+        nearest=tuple(found["nearest"]),
     )
 
 
@@ -244,7 +247,12 @@ def _prepare_generation(
     shared = shared_beginning(workload)
     if shared >= 0.1:
         notes.append(f"a text begins as the one before it did for {shared:.0%} of its length")
-    return Prepared(workload, (), (), 0.0, tuple(notes), new_tokens=new_tokens, shared=shared)
+    return Prepared(workload, (), (), repeats(workload), tuple(notes), new_tokens=new_tokens, shared=shared)
+
+
+def repeats(workload: Workload) -> float:
+    """The share of samples that repeat an earlier one."""
+    return samples_of.SampleSet.open(workload.samples.path).duplicates()
 
 
 def beginning(a: str, b: str) -> int:
@@ -293,7 +301,7 @@ def _prepare_speech(
         notes.append("the clips have no transcripts: quality is fidelity to what the model as brought writes")
     if samples.count < 64:
         notes.append(f"only {samples.count} samples: a small loss of quality cannot be told from none")
-    return Prepared(workload, (), (), 0.0, tuple(notes))
+    return Prepared(workload, (), (), repeats(workload), tuple(notes))
 
 
 def _beside(variant: Variant) -> Mapping[str, Model]:
