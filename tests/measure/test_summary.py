@@ -21,7 +21,7 @@ def a_round(seconds: float = 0.5, **more: object) -> dict[str, object]:
 def test_every_figure_of_a_measurement_has_a_unit_and_a_source() -> None:
     answers = [(0.1, 0.4, 4), (0.2, 0.6, 5)]
     rounds = [a_round(0.4 + i / 50, latencies_ms=[1.0, 2.0, 3.0], answers=answers) for i in range(10)]
-    figures = summarise(rounds, tariff=TARIFF, peak_memory_bytes=5_000_000, size_bytes=3_000_000)
+    figures = summarise(rounds, tariff=TARIFF, peak_memory_bytes=5_000_000, size_bytes=3_000_000, device_memory_bytes=1)
     assert set(figures) == set(FIGURES)
     for name, figure in figures.items():
         assert figure.unit, name
