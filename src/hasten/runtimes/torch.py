@@ -73,7 +73,7 @@ class TorchSession:
         if self._device != "cpu" and not torch.cuda.is_available():
             raise InvalidInput("there is no CUDA device that PyTorch can use here", 'use device = "cpu"')
         try:
-            self._module: Any = _opened(model).to(self._device)
+            self._module: Any = _opened(model, self._device)
         except torch.OutOfMemoryError as error:
             raise _run_error(error) from None
         self._precision = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(settings.precision or "fp32")
@@ -167,12 +167,12 @@ class TorchSession:
             self._local.threads = wanted
 
 
-def _opened(model: Model) -> Any:
-    """The module: of an exported program, or made again by the user's function."""
+def _opened(model: Model, device: str) -> Any:
+    """The module on `device`: of an exported program, or made again by the user's function."""
     if model.format == "pt2":
-        return open_program(model.path).module(check_guards=False)
+        return open_program(model.path, device).module(check_guards=False)
     # By name: a bundle never holds such a model, so its run.py need not carry the way to make one.
-    return importlib.import_module("hasten.intake.factory").reopened(model)
+    return importlib.import_module("hasten.intake.factory").reopened(model).to(device)
 
 
 def _writable(array: Any) -> Any:
