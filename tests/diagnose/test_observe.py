@@ -137,3 +137,13 @@ def test_the_doctor_says_what_a_gpu_lacks(monkeypatch):
     said = console.export_text()
     assert "NVIDIA H200" in said
     assert "built for the CPU" in said
+
+
+def test_a_gpu_is_not_measured_by_the_limits_of_the_processor(workload, monkeypatch):
+    from hasten.diagnose import profile as profile_module
+
+    recipe = Recipe(runtime={"name": "onnxruntime", "threads": 1}, runner={"batch": 4})
+    monkeypatch.setattr(profile_module, "kind_of", lambda recipe: "gpu")
+    found = profile(Variant({"main": workload.model}), recipe, workload, DEVICE, samples_limit=8)
+    assert found.kinds()["MatMul"] > 0
+    assert found.best_us == {}

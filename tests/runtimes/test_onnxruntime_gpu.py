@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -77,7 +78,7 @@ def test_tensorrt_comes_before_cuda_and_keeps_its_engines(gpu, tmp_path, precisi
     (((first, own), (second, _), last), _) = gpu.opened[0]
     assert (first, second, last) == (TENSORRT, CUDA, CPU)
     assert own[f"trt_{precision}_enable"] == own["trt_engine_cache_enable"] == "1"
-    assert own["trt_engine_cache_path"] == str(tmp_path / "hasten" / "tensorrt")
+    assert own["trt_engine_cache_path"] == str(tmp_path / "hasten" / "tensorrt" / precision)
     assert Path(own["trt_engine_cache_path"]).is_dir()
 
 
@@ -212,3 +213,13 @@ def test_tensorrt_needs_its_own_libraries(tmp_path, monkeypatch):
     monkeypatch.setattr(nvidia, "find_library", lambda name: "libnvinfer.so.10")
     assert devices_of(OnnxRuntime())["tensorrt"].usable
     assert set(devices_of(Torch())) == {"cuda"}
+
+
+def test_tensorrt_is_told_of_full_precision_before_its_libraries_load(gpu, tmp_path, monkeypatch):
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "1")
+    load(tmp_path, "tf32", device="tensorrt")
+    assert os.environ["NVIDIA_TF32_OVERRIDE"] == "1"
+    load(tmp_path, "fp32", device="tensorrt")
+    assert os.environ["NVIDIA_TF32_OVERRIDE"] == "0"
+    folders = [providers[0][1]["trt_engine_cache_path"] for providers, _ in gpu.opened]
+    assert len(set(folders)) == 2  # an engine is for one precision

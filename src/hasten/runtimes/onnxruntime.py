@@ -159,7 +159,7 @@ def _open(model: Model, settings: Settings, profile_prefix: str = "", optimised:
         options.optimized_model_filepath = optimised
         options.add_session_config_entry("session.optimized_model_external_initializers_file_name", "weights.bin")
     providers = _providers(ort, settings)
-    load_libraries(ort, device_of(settings.options)[0])
+    load_libraries(ort, device_of(settings.options)[0], settings.precision)
     try:
         # A provider that fails must not be replaced in silence.
         session = ort.InferenceSession(os.fspath(model.path), options, providers=providers, enable_fallback=0)

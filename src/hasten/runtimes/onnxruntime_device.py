@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-import importlib
+import os
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
@@ -12,19 +12,21 @@ from typing import Any
 
 from hasten.errors import InvalidInput
 from hasten.paths import cache_dir
+from hasten.runtimes.nvidia import package_folder
 
 CUDA, TENSORRT = "CUDAExecutionProvider", "TensorrtExecutionProvider"
 PROVIDERS_OF: Mapping[str, tuple[str, ...]] = {"cpu": (), "cuda": (CUDA,), "tensorrt": (TENSORRT, CUDA)}
 PRECISIONS_OF: Mapping[str, tuple[str, ...]] = {
     "cpu": ("fp32",),
     "cuda": ("fp32", "tf32"),
-    "tensorrt": ("fp32", "bf16", "fp16", "int8"),
+    "tensorrt": ("fp32", "tf32", "bf16", "fp16", "int8"),
 }
 """What each device computes fp32 models in. CUDA's kernels take the types of the file; TensorRT chooses by layer."""
 LIBRARIES = {CUDA: "libonnxruntime_providers_cuda.so", TENSORRT: "libonnxruntime_providers_tensorrt.so"}
 GPU_COMMAND = "pip uninstall -y onnxruntime && pip install 'onnxruntime-gpu[cuda,cudnn]'"
 TENSORRT_COMMAND = "pip install 'tensorrt-cu13-libs<11'"
 """ONNX Runtime 1.31's provider links against TensorRT 10 and CUDA 13."""
+TENSORRT_FILES = ("libnvinfer.so.*", "libnvinfer_plugin.so.*", "libnvonnxparser.so.*")
 MEMORY_SAYS = ("out of memory", "Failed to allocate memory", "Available memory of", "CUDA failure 2:")
 
 
@@ -47,7 +49,7 @@ def provider_options(
     """The options of each provider of `device`, the preferred first.
 
     fp32 is fp32: without it CUDA would multiply in TF32, which keeps 10 bits of 23. TensorRT's engines are kept in
-    `cache` (default: hasten's cache folder), as building one takes minutes.
+    `cache` (default: hasten's cache folder) by precision, as building one takes minutes.
     """
     name, number = device
     if name == "cpu":
@@ -57,7 +59,7 @@ def provider_options(
         cuda["use_tf32"] = "1" if precision == "tf32" else "0"
     if name == "cuda":
         return {CUDA: {**cuda, "enable_cuda_graph": "1"} if graph else cuda}
-    folder = cache or cache_dir() / "tensorrt"
+    folder = (cache or cache_dir() / "tensorrt") / (precision or "default")
     folder.mkdir(parents=True, exist_ok=True)
     own = {
         "device_id": str(number),
@@ -75,15 +77,18 @@ def provider_options(
     return {TENSORRT: own, CUDA: cuda}
 
 
-def load_libraries(ort: Any, device: str) -> None:
+def load_libraries(ort: Any, device: str, precision: str | None) -> None:
     """Load CUDA, cuDNN and TensorRT where they are Python packages: the system's loader does not look there."""
     if device == "cpu":
         return
+    if device == "tensorrt" and precision == "fp32":
+        os.environ["NVIDIA_TF32_OVERRIDE"] = "0"  # the provider has no option for it; read when the libraries load
     if hasattr(ort, "preload_dlls"):  # from 1.21 on
         ort.preload_dlls()
-    if device == "tensorrt":
-        with suppress(ImportError, OSError):
-            importlib.import_module("tensorrt_libs")
+    folder = package_folder("tensorrt_libs") if device == "tensorrt" else None
+    for library in [path for pattern in TENSORRT_FILES for path in folder.glob(pattern)] if folder else ():
+        with suppress(OSError):
+            ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)
 
 
 def why_not_started(ort: Any, names: list[str]) -> str:

@@ -72,6 +72,8 @@ class TorchSession:
             raise InvalidInput(f"runtime torch has no device {self._device!r}", "use cpu, cuda, or cuda:1")
         if self._device != "cpu" and not torch.cuda.is_available():
             raise InvalidInput("there is no CUDA device that PyTorch can use here", 'use device = "cpu"')
+        if self._device != "cpu" and settings.precision == "fp32":
+            torch.backends.cudnn.allow_tf32 = False  # convolutions would keep 10 bits of 23 by default
         try:
             self._module: Any = _opened(model, self._device)
         except torch.OutOfMemoryError as error:
