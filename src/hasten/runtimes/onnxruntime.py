@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
@@ -164,8 +164,9 @@ def _open(model: Model, settings: Settings, profile_prefix: str = "", optimised:
         # A provider that fails must not be replaced in silence.
         session = ort.InferenceSession(os.fspath(model.path), options, providers=providers, enable_fallback=0)
     except Exception as error:
+        _require(ort, [], providers)
         raise _load_error(error, model.path) from None
-    _require(ort, session, providers)
+    _require(ort, session.get_providers(), providers)
     return session
 
 
@@ -253,12 +254,15 @@ def _providers(ort: Any, settings: Settings) -> list[Any]:
     return [(name, merged[name]) if merged[name] else name for name in named]
 
 
-def _require(ort: Any, session: Any, providers: list[Any]) -> None:
-    """A provider whose libraries are missing is left out with a warning only: make it an error."""
+def _require(ort: Any, started: Sequence[str], providers: list[Any]) -> None:
+    """Raise `InvalidInput` for a provider that is not among those `started`: ONNX Runtime leaves it out in silence.
+
+    Where none has, as the session was not opened, only for one whose libraries cannot be loaded.
+    """
     wanted = [entry[0] if isinstance(entry, tuple) else entry for entry in providers]
-    missing = [name for name in wanted if name not in session.get_providers()]
-    if missing:
-        reason = why_not_started(ort, missing)
+    missing = [name for name in wanted if name not in started and name != "CPUExecutionProvider"]
+    reason = why_not_started(ort, missing)
+    if reason or (started and missing):
         raise InvalidInput(
             f"{', '.join(missing)} could not start{f': {reason}' if reason else ''}",
             "install the libraries that it needs, or leave it out",

@@ -6,7 +6,8 @@ import ctypes
 import os
 import threading
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import redirect_stdout, suppress
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +85,8 @@ def load_libraries(ort: Any, device: str, precision: str | None) -> None:
     if device == "tensorrt" and precision == "fp32":
         os.environ["NVIDIA_TF32_OVERRIDE"] = "0"  # the provider has no option for it; read when the libraries load
     if hasattr(ort, "preload_dlls"):  # from 1.21 on
-        ort.preload_dlls()
+        with redirect_stdout(StringIO()):  # it prints what it misses; `why_not_started` says it where it matters
+            ort.preload_dlls()
     folder = package_folder("tensorrt_libs") if device == "tensorrt" else None
     for library in [path for pattern in TENSORRT_FILES for path in folder.glob(pattern)] if folder else ():
         with suppress(OSError):
