@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,7 +15,7 @@ from small_models import linear
 from hasten.errors import Failed, InvalidInput
 from hasten.runtimes import Settings, devices_of, nvidia
 from hasten.runtimes.onnxruntime import OnnxRuntime
-from hasten.runtimes.onnxruntime_device import CUDA, TENSORRT, Replay, provider_options
+from hasten.runtimes.onnxruntime_device import CUDA, TENSORRT, Replay, provider_options, why_not_started
 from hasten.runtimes.torch import Torch
 
 CPU = "CPUExecutionProvider"
@@ -128,6 +129,29 @@ def test_a_provider_that_did_not_start_is_an_error_and_not_the_cpu(gpu, tmp_path
     monkeypatch.setattr(ort, "__file__", str(tmp_path / "__init__.py"))
     with pytest.raises(InvalidInput, match=r"could not start: .*providers_cuda"):
         load(tmp_path, device="cuda")
+
+
+@pytest.mark.parametrize(
+    ("missing", "says", "command"),
+    [
+        ("libcuda.so.1", "no NVIDIA driver", ""),
+        ("libcudart.so.13", "libcudart", "onnxruntime-gpu"),
+        ("libnvinfer.so.10", "libnvinfer", "tensorrt"),
+    ],
+)
+def test_what_is_missing_decides_what_would_add_it(tmp_path, monkeypatch, missing, says, command):
+    def load_library(path: str) -> None:
+        raise OSError(f"{missing}: cannot open shared object file: No such file or directory")
+
+    (tmp_path / "capi").mkdir()
+    (tmp_path / "capi" / "libonnxruntime_providers_tensorrt.so").touch()
+    monkeypatch.setattr(ort, "__file__", str(tmp_path / "__init__.py"))
+    monkeypatch.setattr(ctypes, "CDLL", load_library)
+    reason, fix, found = why_not_started(ort, [TENSORRT])
+    assert says in reason
+    assert fix
+    assert command in found
+    assert bool(command) == bool(found)
 
 
 def test_a_session_that_a_missing_library_stops_says_which(gpu, tmp_path, monkeypatch):

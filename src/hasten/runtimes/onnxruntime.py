@@ -261,12 +261,12 @@ def _require(ort: Any, started: Sequence[str], providers: list[Any]) -> None:
     """
     wanted = [entry[0] if isinstance(entry, tuple) else entry for entry in providers]
     missing = [name for name in wanted if name not in started and name != "CPUExecutionProvider"]
-    reason = why_not_started(ort, missing)
+    reason, fix, command = why_not_started(ort, missing)
     if reason or (started and missing):
         raise InvalidInput(
             f"{', '.join(missing)} could not start{f': {reason}' if reason else ''}",
-            "install the libraries that it needs, or leave it out",
-            TENSORRT_COMMAND if missing == [TENSORRT] else GPU_COMMAND,
+            fix or "install the libraries that it needs, or leave it out",
+            command,
         )
 
 

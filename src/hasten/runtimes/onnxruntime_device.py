@@ -93,8 +93,8 @@ def load_libraries(ort: Any, device: str, precision: str | None) -> None:
             ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)
 
 
-def why_not_started(ort: Any, names: list[str]) -> str:
-    """What keeps these providers from starting: the library that cannot be loaded, as the loader says it."""
+def why_not_started(ort: Any, names: list[str]) -> tuple[str, str, str]:
+    """Which library keeps these providers from starting, the fix and the command; empty where none does."""
     folder = Path(str(getattr(ort, "__file__", ""))).parent / "capi"
     for name in names:
         library = folder / LIBRARIES.get(name, "")
@@ -105,8 +105,11 @@ def why_not_started(ort: Any, names: list[str]) -> str:
                 ctypes.CDLL(str(library))
             except OSError as error:
                 missing = str(error).partition(":")[0]
-                return f"there is no NVIDIA driver ({error})" if missing == "libcuda.so.1" else str(error)
-    return ""
+                if missing == "libcuda.so.1":
+                    return f"there is no NVIDIA driver ({error})", "install the driver, or use the CPU", ""
+                command = TENSORRT_COMMAND if missing.startswith(("libnvinfer", "libnvonnxparser")) else GPU_COMMAND
+                return str(error), "install the library, or use another device", command
+    return "", "", ""
 
 
 def lacks_memory(message: str) -> bool:
