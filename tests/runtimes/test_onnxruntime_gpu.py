@@ -159,12 +159,12 @@ def test_a_session_that_a_missing_library_stops_says_which(gpu, tmp_path, monkey
         raise RuntimeError("Please install TensorRT libraries")
 
     monkeypatch.setattr(gpu, "__init__", stopped)
+    monkeypatch.setattr(ort, "__file__", str(tmp_path / "__init__.py"))
     with pytest.raises(Failed, match="Please install"):
         load(tmp_path, device="tensorrt")
     folder = tmp_path / "capi"
     folder.mkdir()
     (folder / "libonnxruntime_providers_tensorrt.so").write_bytes(b"not a library")
-    monkeypatch.setattr(ort, "__file__", str(tmp_path / "__init__.py"))
     with pytest.raises(InvalidInput, match=r"Tensorrt.* could not start: .*providers_tensorrt"):
         load(tmp_path, device="tensorrt")
 
