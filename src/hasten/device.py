@@ -16,7 +16,8 @@ class Device:
     """`cpus` are the core numbers that may be used (container quotas respected).
 
     `limits` maps "gemm_fp32_gflops", "gemm_bf16_gflops", "gemm_int8_gops", "read_gb_s", "copy_gb_s" and
-    "dispatch_us" (the least time of one trivial operator) to measured figures over all of `cpus`.
+    "dispatch_us" (the least time of one trivial operator) to measured figures over all of `cpus`. `accelerators` are
+    the names of the GPUs beside them, whose limits are not measured.
     """
 
     name: str
@@ -26,11 +27,13 @@ class Device:
     caches_bytes: Mapping[str, int] = field(default_factory=dict)
     flags: tuple[str, ...] = ()
     limits: Mapping[str, Figure] = field(default_factory=dict)
+    accelerators: tuple[str, ...] = ()
 
     @property
     def fingerprint(self) -> str:
-        """What makes measurements comparable: the same processor, core count and memory; not the noisy limits."""
-        text = json.dumps([self.name, self.kind, len(self.cpus), self.memory_bytes >> 30, sorted(self.flags)])
+        """What makes measurements comparable: the same processors, core count and memory; not the noisy limits."""
+        facts = [self.name, self.kind, len(self.cpus), self.memory_bytes >> 30, sorted(self.flags)]
+        text = json.dumps([*facts, *self.accelerators])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def gemm_gflops(self, precision: str) -> float | None:
@@ -55,4 +58,5 @@ class Device:
             dict(data["caches_bytes"]),
             tuple(data["flags"]),
             {name: Figure.from_json(figure) for name, figure in data["limits"].items()},
+            tuple(data.get("accelerators", ())),
         )

@@ -20,6 +20,7 @@ FIGURES = (
     "ttft_ms",
     "tpot_ms",
     "peak_memory_mb",
+    "device_memory_mb",
     "size_mb",
     "energy_j_per_inference",
     "cost_per_million",

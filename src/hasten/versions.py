@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from importlib.metadata import PackageNotFoundError, version
 
-PACKAGES = ("hasten", "numpy", "onnx", "onnxruntime", "openvino", "nncf", "onnxslim", "torch")
+PACKAGES = ("hasten", "numpy", "onnx", "onnxruntime", "onnxruntime-gpu", "openvino", "nncf", "onnxslim", "torch")
 
 
 def versions() -> dict[str, str]:

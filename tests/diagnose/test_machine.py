@@ -200,3 +200,12 @@ def test_notes_name_what_will_spoil_figures():
         "no installed runtime computes in int8",
     ):
         assert words in said, words
+
+
+def test_a_gpu_makes_another_device_of_the_same_processor(tmp_path: Path) -> None:
+    bare = Device("x", cpus=(0,))
+    with_gpu = Device("x", cpus=(0,), accelerators=("NVIDIA H200",))
+    assert bare.fingerprint != with_gpu.fingerprint
+    assert Device.from_json(with_gpu.to_json()) == with_gpu
+    older = {key: value for key, value in bare.to_json().items() if key != "accelerators"}
+    assert Device.from_json(older) == bare

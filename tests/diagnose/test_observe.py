@@ -1,8 +1,11 @@
 import json
+from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from hasten import formats
 from hasten.data import SampleSet
@@ -114,3 +117,33 @@ def test_the_doctor_lists_what_is_registered(monkeypatch):
     assert found.energy.startswith(("measured", "estimated"))
     assert found.kinds[0].usable, "the core reads ONNX"
     assert json.loads(json.dumps(found.to_json()))["device"]["name"] == "test"
+
+
+def test_the_doctor_says_what_a_gpu_lacks(monkeypatch):
+    from hasten.cli.doctor import doctor_report
+    from hasten.runtimes import Availability
+    from hasten.runtimes.onnxruntime import OnnxRuntime
+
+    devices = {"cuda": Availability(False, "built for the CPU", "pip install it"), "tensorrt": Availability(True)}
+    monkeypatch.setattr(OnnxRuntime, "devices", lambda self: devices)
+    with_gpu = replace(DEVICE, accelerators=("NVIDIA H200",))
+    monkeypatch.setattr(doctor_module, "measured_device", lambda *args, **options: with_gpu)
+    found = doctor()
+    rows = {row.name: row for row in found.devices}
+    assert rows["onnxruntime on tensorrt"].usable
+    assert rows["onnxruntime on cuda"].command == "pip install it"
+    console = Console(width=200, record=True, file=StringIO())
+    console.print(*doctor_report(found))
+    said = console.export_text()
+    assert "NVIDIA H200" in said
+    assert "built for the CPU" in said
+
+
+def test_a_gpu_is_not_measured_by_the_limits_of_the_processor(workload, monkeypatch):
+    from hasten.diagnose import profile as profile_module
+
+    recipe = Recipe(runtime={"name": "onnxruntime", "threads": 1}, runner={"batch": 4})
+    monkeypatch.setattr(profile_module, "kind_of", lambda recipe: "gpu")
+    found = profile(Variant({"main": workload.model}), recipe, workload, DEVICE, samples_limit=8)
+    assert found.kinds()["MatMul"] > 0
+    assert found.best_us == {}

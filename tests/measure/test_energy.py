@@ -144,3 +144,11 @@ def test_a_driver_that_is_not_there_is_a_reason() -> None:
 
     library.nvmlInit = fail
     assert Nvml.open(library) == "NVML: Driver Not Loaded"
+
+
+def test_a_gpu_whose_counter_cannot_be_read_is_said_to_be_left_out(tmp_path: Path) -> None:
+    meter = Meter("gpu", root=tmp_path, watts=Figure(5.0, "W", "published: a table"), nvml=fake_nvml([]))
+    with meter:
+        pass
+    assert not meter.counts_the_gpu
+    assert meter.energy.source.endswith("the GPU left out")

@@ -23,7 +23,7 @@ def test_every_figure_of_a_measurement_has_a_unit_and_a_source() -> None:
     reused = {"cache_hit_rate": [5, 20], "similar_rate": [2, 20], "prefix_hit_rate": [30, 120]}
     more = {"latencies_ms": [1.0, 2.0, 3.0], "answers": answers, "reused": reused}
     rounds = [a_round(0.4 + i / 50, **more) for i in range(10)]
-    figures = summarise(rounds, tariff=TARIFF, peak_memory_bytes=5_000_000, size_bytes=3_000_000)
+    figures = summarise(rounds, tariff=TARIFF, peak_memory_bytes=5_000_000, size_bytes=3_000_000, device_memory_bytes=1)
     assert set(figures) == set(FIGURES)
     rates = [figures[name].value for name in ("cache_hit_rate", "similar_rate", "prefix_hit_rate")]
     assert rates == [25.0, 10.0, 25.0]

@@ -108,3 +108,15 @@ def test_a_damaged_program_is_told_of(model, tmp_path):
     broken.write_bytes(Path(model.path).read_bytes()[:500])
     with pytest.raises(Failed, match="cannot load"):
         runtime("torch").load(replace(model, path=broken), Settings())
+
+
+def test_what_a_program_makes_itself_moves_with_it(tmp_path):
+    from hasten.formats.pt2 import open_program
+
+    class Places(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + torch.arange(x.shape[1], device=x.device)
+
+    probes = [{"x": np.zeros((2, length), np.float32)} for length in (3, 5)]
+    program = open_program(export(Places(), probes, tmp_path, "places").path, "meta")
+    assert program.module(check_guards=False)(torch.zeros(2, 4, device="meta"))["output"].device.type == "meta"

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 
 from hasten.errors import Failed
 
-DROPPED_METHODS = frozenset({"operators"})
-"""Methods left out: profiling stays with hasten."""
+DROPPED_METHODS = frozenset({"operators", "devices"})
+"""Methods left out: profiling and choosing stay with hasten."""
 
 Import = tuple[str, str | None, str]
 """Module, the name taken from it (None for the module itself), and the name that it has here."""

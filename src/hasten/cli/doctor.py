@@ -21,7 +21,9 @@ from hasten.view.number import size
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from hasten.diagnose.doctor import Doctor, KindRow, LeverRow, RuntimeRow
+    from hasten.diagnose.doctor import DeviceRow, Doctor, KindRow, LeverRow, RuntimeRow
+
+    AnyRow = RuntimeRow | DeviceRow | LeverRow | KindRow
 
 
 def command(
@@ -35,7 +37,7 @@ def command(
         watch(Event("stage", "measuring the limits of this machine (once, then remembered)", 0.1))
         found = api.doctor(refresh=refresh)
     screen.show(*doctor_report(found))
-    rows: Sequence[RuntimeRow | KindRow] = [*found.runtimes, *found.kinds]
+    rows: Sequence[RuntimeRow | DeviceRow | KindRow] = [*found.runtimes, *found.devices, *found.kinds]
     missing = [(row.name, row.command) for row in rows if row.command and not row.usable]
     if missing:
         screen.show(heading("How to get the others"))
@@ -53,6 +55,7 @@ def doctor_report(found: Doctor) -> Iterator[RenderableType]:
     facts.add_column(overflow="fold")
     cores = len(device.cpus)
     facts.add_row("Device", f"{device.name}, {cores} core{'s' if cores != 1 else ''} may be used")
+    facts.add_row("GPU", ", ".join(device.accelerators) or "none")
     facts.add_row("Memory", f"{size(device.memory_bytes)}, caches {caches}")
     facts.add_row("Energy", ("measured: " if found.energy_measured else "") + found.energy)
     facts.add_row("System", f"{found.system}, Python {found.python}")
@@ -72,12 +75,14 @@ def doctor_report(found: Doctor) -> Iterator[RenderableType]:
             for row in found.runtimes
         ],
     )
+    if device.accelerators and found.devices:
+        yield _plugins(("On the GPU",), [(row, []) for row in found.devices])
     yield heading("Levers")
     yield _plugins(("Lever", "Needs"), [(row, [", ".join(row.needs) or "nothing"]) for row in found.levers])
     yield from notes(found.notes)
 
 
-def _plugins(titles: Sequence[str], rows: Sequence[tuple[RuntimeRow | LeverRow | KindRow, list[str]]]) -> Table:
+def _plugins(titles: Sequence[str], rows: Sequence[tuple[AnyRow, list[str]]]) -> Table:
     """Plugins of one kind; whoever is not hasten's own is named, and what cannot be used says why."""
     table = light()
     table.add_column("", width=1)
@@ -86,7 +91,8 @@ def _plugins(titles: Sequence[str], rows: Sequence[tuple[RuntimeRow | LeverRow |
     table.add_column("", style="dim", overflow="fold")
     for row, cells_ in rows:
         said = [row.reason] if not row.usable else []
-        said += [f"from {row.package}"] if row.package not in ("hasten", "") else []
+        package = getattr(row, "package", "")
+        said += [f"from {package}"] if package not in ("hasten", "") else []
         mark = Text("✓", style="green") if row.usable else Text("✗", style="red")
         table.add_row(mark, row.name, *cells_, "; ".join(said))
     return table

@@ -20,6 +20,7 @@ from hasten.errors import HastenError, InvalidInput
 from hasten.isolate import Limits, run
 from hasten.measurement import Figure
 from hasten.runtimes import all_runtimes
+from hasten.runtimes.nvidia import gpus
 
 PROBE = "6"
 """Raise it when the probe measures something else: limits kept by an older probe are then measured anew."""
@@ -85,6 +86,7 @@ def machine(cpus: tuple[int, ...] | None = None, root: Path = Path("/")) -> Devi
         installed if limit is None else min(installed, limit),
         hardware.caches(allowed[0], root),
         hardware.flags(root),
+        accelerators=gpus(root),
     )
 
 

@@ -13,6 +13,7 @@ from hasten.diagnose.device import device as measured_device
 from hasten.diagnose.device import machine
 from hasten.diagnose.notes import look, notes
 from hasten.intake.kinds import KINDS, Kind
+from hasten.runtimes import devices_of
 
 SCHEMA = "hasten.doctor/1"
 
@@ -31,6 +32,17 @@ class RuntimeRow:
     accepts: tuple[str, ...] = ()
     precisions: tuple[str, ...] = ()
     package: str = ""
+    devices: tuple[DeviceRow, ...] = ()
+
+
+@dataclass(frozen=True)
+class DeviceRow:
+    """A device beside the CPU that a runtime knows. Where it is not `usable`, `reason` and `command` are as above."""
+
+    name: str
+    usable: bool
+    reason: str = ""
+    command: str = ""
 
 
 @dataclass(frozen=True)
@@ -69,6 +81,11 @@ class Doctor:
     python: str
     system: str
 
+    @property
+    def devices(self) -> tuple[DeviceRow, ...]:
+        """The devices beside the CPU, of the runtimes that can be used."""
+        return tuple(device for row in self.runtimes if row.usable for device in row.devices)
+
     def to_json(self) -> dict[str, Any]:
         return {"schema": SCHEMA} | asdict(self) | {"device": self.device.to_json()}
 
@@ -104,6 +121,7 @@ def runtime_row(entry: EntryPoint) -> RuntimeRow:
     try:
         runtime = entry.load()()
         answer = runtime.availability()
+        devices = devices_of(runtime)
     except Exception as error:  # a stranger's plugin must not stop the examination
         return replace(bare, reason=f"the plugin {entry.value} is broken: {_one_line(error)}")
     return replace(
@@ -114,6 +132,10 @@ def runtime_row(entry: EntryPoint) -> RuntimeRow:
         command=answer.command,
         accepts=tuple(sorted(runtime.accepts)),
         precisions=tuple(runtime.precisions),
+        devices=tuple(
+            DeviceRow(f"{entry.name} on {name}", found.usable, found.reason, found.command)
+            for name, found in devices.items()
+        ),
     )
 
 

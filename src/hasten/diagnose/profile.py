@@ -15,6 +15,7 @@ from hasten.diagnose.roofline import PRECISIONS, best_us, roofs
 from hasten.diagnose.rows import OperatorRow, rows
 from hasten.errors import InvalidInput
 from hasten.isolate import Limits, Worker
+from hasten.measure.energy import kind_of
 from hasten.measurement import Figure
 from hasten.model import Operator
 from hasten.recipe import Recipe
@@ -262,6 +263,8 @@ def profile(
             },
         )
     seen = Observation.from_json(answer)
+    if kind_of(recipe) == "gpu":
+        device = replace(device, limits={})  # they are the processor's
     notes = [SYNTHETIC] if workload.samples.kind == "synthetic" else []
     if workload.program == "generate":
         notes += reading(variant.main.facts.size_bytes, seen.session_us.value, device)

@@ -117,15 +117,19 @@ def inspect_pt2(path: Path) -> Model:
         raise Failed(f"{path} cannot be read: {error.strerror}") from None
 
 
-def open_program(path: Path) -> torch.export.ExportedProgram:
-    """Load the program: only for files that are trusted."""
+def open_program(path: Path, device: str = "cpu") -> torch.export.ExportedProgram:
+    """Load the program to `device`, with what it makes itself when it runs: only for files that are trusted."""
     import logging
 
     import torch
+    from torch.export.passes import move_to_device_pass
 
     logging.getLogger("torch.export").setLevel(logging.ERROR)
     try:
-        return torch.export.load(path)
+        program = torch.export.load(path)
+        return program if device == "cpu" else move_to_device_pass(program, device)
+    except torch.OutOfMemoryError:
+        raise
     except Exception as error:
         text = " ".join(str(error).split())[:300]
         raise Failed(

@@ -481,6 +481,7 @@ class LocalLab:
             tariff=self.tariff,
             peak_memory_bytes=station.worker.peak_memory_bytes,
             size_bytes=station.size_bytes,
+            device_memory_bytes=station.opened.get("device_memory_bytes"),
             latencies_ms=latencies_ms,
         )
 

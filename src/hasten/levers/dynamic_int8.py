@@ -23,6 +23,7 @@ from hasten.levers.modelfile import (
 from hasten.levers.prediction import (
     MATMULS,
     RECURRENT,
+    accelerator_of,
     faster_arithmetic,
     format_of,
     quantised_already,
@@ -49,6 +50,8 @@ class DynamicInt8:
     needs: frozenset[Need] = frozenset()
 
     def refuse(self, case: Case) -> str | None:
+        if accelerator_of(case.recipe):
+            return "dynamic INT8 is the CPU's"
         if runtime_of(case) != "onnxruntime" or format_of(case) != "onnx":
             return "dynamic INT8 is ONNX Runtime's"
         if quantises(case.recipe):

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hasten.levers.base import Case, Prediction, Proposal, SettingsLever
-from hasten.levers.prediction import is_small
+from hasten.levers.prediction import accelerator_of, is_small
 
 STREAM_PRIOR = Prediction(1.15, "prior: one-thread streams meet no barriers")
 OTHER_PRIOR = Prediction(1.02, "prior: another division of the cores")
+GPU_PRIOR = Prediction(1.2, "prior: copies between host and GPU beside its work")
 SMALL_PRIOR = Prediction(1.25, "prior: threads wait for each other longer than a small model's operators take")
 
 
@@ -26,6 +27,9 @@ class Execution(SettingsLever):
     programs = frozenset({"single", "generate", "encoder_decoder"})
 
     def propose(self, case: Case) -> Iterable[Proposal]:
+        if accelerator_of(case.recipe):
+            yield from self._on_gpu(case)
+            return
         cores = max(1, len(case.device.cpus))
         runtime = case.recipe.runtime
         now = (runtime.get("streams"), runtime.get("threads"))
@@ -45,6 +49,13 @@ class Execution(SettingsLever):
                 _words(streams, threads),
                 self.name,
             )
+
+    def _on_gpu(self, case: Case) -> Iterable[Proposal]:
+        """One batch is copied while another is computed; the cores have little to do."""
+        runtime = case.recipe.runtime
+        if case.workload.scenario != "single-stream" and "streams" not in runtime and not runtime.get("cuda_graph"):
+            recipe = case.recipe.edit("runtime", streams=2)
+            yield Proposal(recipe, GPU_PRIOR, "2 batches at once: one is copied while one is computed", self.name)
 
 
 def _words(streams: int, threads: int) -> str:

@@ -62,7 +62,7 @@ class Export:
                 if runtime not in case.runtimes:
                     continue
                 step = Step(self.name, {"to": target})
-                fp32 = case.recipe.with_step(step).edit("runtime", name=runtime, precision=None)
+                fp32 = case.recipe.with_step(step).edit("runtime", name=runtime, precision=None, device=None)
                 way = "through ONNX" if target == "onnx" else "directly"
                 if runtime == "onnxruntime":
                     yield Proposal(

@@ -14,6 +14,7 @@ from hasten.levers.modelfile import fresh_folder, options_of, part_of, read_open
 from hasten.levers.prediction import (
     CONVOLUTIONS,
     MATMULS,
+    accelerator_of,
     default_runtime,
     faster_arithmetic,
     format_of,
@@ -73,6 +74,8 @@ class Int8:
 
     def refuse(self, case: Case) -> str | None:
         """Why nothing is proposed, or None."""
+        if accelerator_of(case.recipe):
+            return "INT8 is calibrated for the CPU's kernels"
         if quantised_already(case):
             return "the model came quantised"
         if quantises(case.recipe):

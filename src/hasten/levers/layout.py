@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from hasten.levers.base import Case, Prediction, Proposal, SettingsLever
-from hasten.levers.prediction import CONVOLUTIONS, amdahl, runtime_of, share_of, sober
+from hasten.levers.prediction import CONVOLUTIONS, accelerator_of, amdahl, runtime_of, share_of, sober
 
 CUDA = "CUDAExecutionProvider"
 CHANNELS_LAST_RATIO = 1.3
@@ -43,6 +43,8 @@ class Layout(SettingsLever):
 
 
 def _providers(case: Case) -> list[str]:
+    if accelerator_of(case.recipe) == "cuda":
+        return [CUDA]
     providers = case.recipe.runtime.get("providers", [])
     listed = providers if isinstance(providers, list | tuple) else [providers]
     return [str(p[0] if isinstance(p, list | tuple) else p) for p in listed]

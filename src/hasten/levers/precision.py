@@ -8,6 +8,7 @@ from hasten.levers.base import Case, Prediction, Proposal, SettingsLever
 from hasten.levers.prediction import (
     CONVOLUTIONS,
     MATMULS,
+    accelerator_of,
     faster_arithmetic,
     looks_like_transformer,
     precision_of,
@@ -27,6 +28,8 @@ class Precision(SettingsLever):
     programs = frozenset({"single", "generate", "encoder_decoder"})
 
     def refuse(self, case: Case) -> str | None:
+        if accelerator_of(case.recipe):
+            return "the lever runtime proposes what a GPU computes in"
         if len(_offers(runtime_of(case))) < 2:
             return f"{runtime_of(case)} computes in fp32 alone here"
         if not any(True for _ in self._choices(case)):
@@ -34,7 +37,7 @@ class Precision(SettingsLever):
         return None
 
     def propose(self, case: Case) -> Iterable[Proposal]:
-        if len(_offers(runtime_of(case))) < 2:
+        if self.refuse(case):
             return
         found = []
         for precision in self._choices(case):

@@ -63,6 +63,12 @@ def format_of(case: Case) -> str:
     return str(made[-1]) if made else case.workload.model.format
 
 
+def accelerator_of(recipe: Recipe) -> str | None:
+    """The device beside the CPU that the recipe executes on, such as "cuda"; None on the CPU."""
+    named = str(recipe.runtime.get("device", "cpu")).partition(":")[0].lower()
+    return None if named == "cpu" else named
+
+
 def quantises(recipe: Recipe) -> bool:
     return any(recipe.has(name) for name in QUANTISING_LEVERS)
 

@@ -25,6 +25,7 @@ from hasten.levers.modelfile import (
 )
 from hasten.levers.prediction import (
     MATMULS,
+    accelerator_of,
     amdahl,
     default_runtime,
     quantised_already,
@@ -57,6 +58,8 @@ class WeightOnly:
     needs: frozenset[Need] = frozenset()
 
     def refuse(self, case: Case) -> str | None:
+        if accelerator_of(case.recipe):
+            return "weight compression is for the CPU's memory"
         if runtime_of(case) not in RUNTIMES:
             return f"there is no weight compression for {runtime_of(case)}"
         if quantises(case.recipe):

@@ -6,12 +6,15 @@ import itertools
 import math
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hasten.errors import Failed
 from hasten.isolate import Scope
+from hasten.measure.device_memory import grown, used_bytes
+from hasten.measure.energy import Meter, kind_of
 from hasten.model import Signature
 from hasten.recipe import Recipe
 from hasten.variant import Variant
@@ -40,13 +43,15 @@ class Opened:
     samples: SampleSet
     scenario: str
     scene: Sequence[Mapping[str, np.ndarray]]
+    kind: str = "cpu"
 
 
 def open(payload: dict[str, Any], scope: Scope) -> dict[str, Any]:
     """Load the variant, take the scene's samples, and warm up until rounds no longer get quicker.
 
     `payload`: variant, recipe, signature (of the source model), padding, samples (path), indices (the scene), scenario,
-    limit (warm up on the first so many samples of it). Returns seconds to load and to warm up, and of one such round.
+    limit (warm up on the first so many samples of it). Returns seconds to load and to warm up, and of one such round,
+    and the bytes that it took on a GPU (None where there is none, or it took none).
     """
     from hasten.data import SampleSet
     from hasten.runner import Generator, open_runner
@@ -55,17 +60,19 @@ def open(payload: dict[str, Any], scope: Scope) -> dict[str, Any]:
     scene = [samples[i] for i in payload["indices"]]
     if not scene:
         raise Failed("there is no sample to run")
+    recipe = Recipe.from_json(payload["recipe"])
+    before = used_bytes()
     start = time.perf_counter()
     runner = open_runner(
         Variant.from_json(payload["variant"]),
-        Recipe.from_json(payload["recipe"]),
+        recipe,
         Signature.from_json(payload["signature"]),
         Padding.from_json(payload["padding"]),
     )
     loaded = time.perf_counter()
     if isinstance(runner, Generator):
         runner.to_the_end = True  # the same work in every round, whatever a variant would say
-    opened = Opened(runner, samples, payload["scenario"], scene)
+    opened = Opened(runner, samples, payload["scenario"], scene, kind_of(recipe))
     runner.warm(scene)
     part = scene[: payload.get("limit")]
     best = math.inf
@@ -79,12 +86,14 @@ def open(payload: dict[str, Any], scope: Scope) -> dict[str, Any]:
         "load_s": loaded - start,
         "warm_s": time.perf_counter() - loaded,
         "round_s": min(best, seconds),
+        "device_memory_bytes": grown(before),
     }
 
 
 def round(payload: dict[str, Any], scope: Scope) -> dict[str, Any]:
     """Run the scene `payload["repeat"]` times: seconds, CPU seconds, samples, latencies in single-stream, what was
-    used again (pairs, by figure), and the answers of a language model.
+    used again (pairs, by figure), the answers of a language model, and on a GPU the joules that the counters say (None
+    elsewhere, or where there are none).
 
     `payload["scenario"]` overrides the scenario that the variant was opened for, and `payload["limit"]` takes only the
     first so many samples of the scene.
@@ -92,7 +101,9 @@ def round(payload: dict[str, Any], scope: Scope) -> dict[str, Any]:
     opened: Opened = scope.state["opened"]
     scenario = payload.get("scenario") or opened.scenario
     scene = opened.scene[: payload.get("limit")]
-    parts = [_run(opened, scenario, scene) for _ in range(int(payload.get("repeat", 1)))]
+    meter = Meter(opened.kind) if opened.kind == "gpu" else None
+    with meter or nullcontext():
+        parts = [_run(opened, scenario, scene) for _ in range(int(payload.get("repeat", 1)))]
     return {
         "seconds": sum(part["seconds"] for part in parts),
         "cpu_seconds": sum(part["cpu_seconds"] for part in parts),
@@ -103,6 +114,8 @@ def round(payload: dict[str, Any], scope: Scope) -> dict[str, Any]:
             for name in parts[0]["reused"]
         },
         "answers": list(itertools.chain.from_iterable(part["answers"] for part in parts)),
+        "joules": None if meter is None or not meter.counts_the_gpu else meter.energy.value,
+        "energy_source": None if meter is None else meter.energy.source,
     }
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
 from hasten.costs.energy import energy_of_cpu_time, watts_per_cpu
 from hasten.measurement import Figure
+from hasten.recipe import Recipe
 
 POWERCAP = Path("/sys/class/powercap")
 DOMAINS = ("package", "dram")
@@ -119,6 +120,12 @@ class Nvml:
         return self.millijoules / 1e3
 
 
+def kind_of(recipe: Recipe) -> str:
+    """The kind of device that a recipe keeps busy: "gpu" where it names one."""
+    device = str(recipe.runtime.get("device", "cpu")).partition(":")[0]
+    return "gpu" if device in ("cuda", "tensorrt") else "cpu"
+
+
 @dataclass
 class Meter:
     """Measures what a `with` block uses. Afterwards `energy` is in joules and says how it was found.
@@ -162,6 +169,11 @@ class Meter:
         return bool(self._counters) and not self.reason
 
     @property
+    def counts_the_gpu(self) -> bool:
+        """Whether a GPU's counter is among those that could be read."""
+        return any(isinstance(counter, Nvml) for counter in self._counters)
+
+    @property
     def energy(self) -> Figure:
         """Joules of the block."""
         if self.measured:
@@ -170,6 +182,6 @@ class Meter:
         estimate = energy_of_cpu_time(self.cpu_seconds, self.watts or watts_per_cpu())
         gpus = [counter for counter in self._counters if isinstance(counter, Nvml)]
         if not gpus:
-            return estimate
+            return replace(estimate, source=f"{estimate.source}, the GPU left out") if self.kind == "gpu" else estimate
         joules = estimate.value + gpus[0].joules
         return Figure(joules, "J", f"{estimate.source} + {gpus[0].source.removeprefix('measured: ')}")

@@ -14,7 +14,8 @@ from typing import Any
 from hasten.errors import InvalidInput
 from hasten.isolate import Scope
 from hasten.measure import memory
-from hasten.measure.energy import Meter
+from hasten.measure.device_memory import grown, used_bytes
+from hasten.measure.energy import Meter, kind_of
 from hasten.measure.mlperf import SAMPLES_PER_QUERY, LoadTest, Outcome, Subject, run_test
 from hasten.measure.statistics import Interval, is_noisy, mean_interval, percentile_interval, steady
 from hasten.model import Signature
@@ -93,9 +94,9 @@ def bench(payload: dict[str, Any], scope: Scope) -> dict[str, Any]:
 
     `payload`: variant, recipe, signature (of the source model), padding, samples (path), indices, scenario, seconds,
     seed, and for server target_qps and latency_bound_ms (or None). Returns `Load.to_json` with load_s, cpu_seconds,
-    joules and energy_source of the run, peak_memory_bytes of this worker since it began to load, and the answers of a
-    language model (seconds to the first token, seconds in all, tokens). The response
-    cache is left out: LoadGen repeats samples at random, and every repeat would be a hit.
+    joules and energy_source of the run, peak_memory_bytes of this worker since it began to load, device_memory_bytes
+    that it took on a GPU, and the answers of a language model (seconds to the first token, seconds in all, tokens). The
+    response cache is left out: LoadGen repeats samples at random, and every repeat would be a hit.
     """
     from hasten.data import SampleSet
     from hasten.runner import Generator, open_runner
@@ -105,6 +106,7 @@ def bench(payload: dict[str, Any], scope: Scope) -> dict[str, Any]:
     recipe = Recipe.from_json(payload["recipe"])
     scope.progress(None, "loading")
     memory.reset_peak()
+    before = used_bytes()
     start = time.perf_counter()
     runner = open_runner(
         Variant.from_json(payload["variant"]),
@@ -114,7 +116,7 @@ def bench(payload: dict[str, Any], scope: Scope) -> dict[str, Any]:
     )
     if isinstance(runner, Generator):
         runner.to_the_end = True  # as in every measurement: the same work, whatever the model would say
-    meter = Meter()
+    meter = Meter(kind_of(recipe))
     try:
         loaded = time.perf_counter()
         load = drive(
@@ -127,7 +129,7 @@ def bench(payload: dict[str, Any], scope: Scope) -> dict[str, Any]:
             meter=meter,
             on_progress=lambda text: scope.progress(None, text),
         )
-        peak = memory.peak_bytes()
+        peak, on_device = memory.peak_bytes(), grown(before)
         history = list(runner.history)[-load.samples :] if isinstance(runner, Generator) else []
     finally:
         runner.close()
@@ -139,6 +141,7 @@ def bench(payload: dict[str, Any], scope: Scope) -> dict[str, Any]:
         "joules": meter.energy.value,
         "energy_source": meter.energy.source,
         "peak_memory_bytes": peak,
+        "device_memory_bytes": on_device,
         "answers": [astuple(each) for each in history],
     }
 

@@ -23,6 +23,7 @@ def summarise(
     tariff: Tariff,
     peak_memory_bytes: int | None = None,
     size_bytes: int | None = None,
+    device_memory_bytes: int | None = None,
     latencies_ms: Sequence[float] | None = None,
 ) -> dict[str, Figure]:
     """The figures of `hasten.measurement.FIGURES` from rounds of one variant.
@@ -39,7 +40,7 @@ def summarise(
     answers = [answer for each in rounds for answer in each.get("answers", ())]
     if answers:
         figures |= _tokens(rounds, answers)
-    return figures | _reused(rounds) | _sizes(peak_memory_bytes, size_bytes)
+    return figures | _reused(rounds) | _sizes(peak_memory_bytes, size_bytes, device_memory_bytes)
 
 
 def _reused(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Figure]:
@@ -77,7 +78,11 @@ def summarise_bench(answer: Mapping[str, Any], *, tariff: Tariff, size_bytes: in
     energy = Figure(answer["joules"] / max(1, answer["count"]), "J", answer["energy_source"])
     if answer.get("answers"):
         found |= _tokens([{"answers": answer["answers"], "seconds": answer["seconds"]}], answer["answers"])
-    return found | _rates(time_each, energy, tariff) | _sizes(answer.get("peak_memory_bytes"), size_bytes)
+    return (
+        found
+        | _rates(time_each, energy, tariff)
+        | _sizes(answer.get("peak_memory_bytes"), size_bytes, answer.get("device_memory_bytes"))
+    )
 
 
 def _latencies(values: Sequence[float]) -> dict[str, Figure]:
@@ -102,11 +107,15 @@ def _energy(rounds: Sequence[Mapping[str, Any]], joules: Interval, tariff: Tarif
     metered = [each for each in rounds if each.get("joules") is not None]
     if len(metered) == len(rounds):
         return joules.figure("J", rounds[0].get("energy_source", "measured: an energy counter"))
-    return joules.figure("J", energy_of_cpu_time(1.0, tariff.watts_per_cpu).source)
+    estimate = energy_of_cpu_time(1.0, tariff.watts_per_cpu).source
+    return joules.figure("J", rounds[0].get("energy_source") or estimate)
 
 
-def _sizes(peak_memory_bytes: int | None, size_bytes: int | None) -> dict[str, Figure]:
+def _sizes(peak_memory_bytes: int | None, size_bytes: int | None, device_memory_bytes: int | None) -> dict[str, Figure]:
     found = {}
+    if device_memory_bytes:
+        source = "measured: NVML, what the memory in use on the GPU grew by from before loading to after a round"
+        found["device_memory_mb"] = Figure(device_memory_bytes / MB, "MB", source)
     if peak_memory_bytes:
         found["peak_memory_mb"] = Figure(peak_memory_bytes / MB, "MB", "measured: peak resident memory of the worker")
     if size_bytes:

@@ -32,6 +32,8 @@ def size_of(number_of_bytes: int) -> str:
 def environment(study: Study) -> Markup:
     device, workload = study.device, study.workload
     machine = [("Device", device.name), ("Kind", device.kind)]
+    if device.accelerators:
+        machine.append(("GPU", ", ".join(device.accelerators)))
     if device.cpus:
         machine.append(("Cores", f"{len(device.cpus)} ({', '.join(map(str, device.cpus))})"))
     if device.memory_bytes:

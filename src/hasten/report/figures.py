@@ -25,6 +25,7 @@ SHOWN = (
     "latency_ms.p50",
     "latency_ms.p99",
     "peak_memory_mb",
+    "device_memory_mb",
     "size_mb",
     "energy_j_per_inference",
     "cost_per_million",

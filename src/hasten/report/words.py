@@ -19,6 +19,7 @@ LABELS = {
     "ttft_ms": "First token, median",
     "tpot_ms": "Each further token, median",
     "peak_memory_mb": "Peak memory",
+    "device_memory_mb": "Memory on the GPU",
     "size_mb": "Model size",
     "energy_j_per_inference": "Energy per inference",
     "cost_per_million": "Cost per million",

@@ -8,6 +8,7 @@ from hasten.runtimes.base import (
     Session,
     Settings,
     all_runtimes,
+    devices_of,
     runtime,
 )
 
@@ -19,5 +20,6 @@ __all__ = [
     "Session",
     "Settings",
     "all_runtimes",
+    "devices_of",
     "runtime",
 ]

@@ -185,7 +185,8 @@ class Runtime(Protocol):
     """An engine that executes models of the formats it accepts. Raise `InvalidInput` or `Failed` with the cause.
 
     One that runs language models as well names its `LanguageRuntime` in `language`, as module:Class, and one that runs
-    speech models its `SpeechRuntime` in `speech`.
+    speech models its `SpeechRuntime` in `speech`. One that uses other devices than the CPU has `devices()` (see
+    `devices_of`) and the option `device`.
     """
 
     name: str
@@ -194,6 +195,13 @@ class Runtime(Protocol):
 
     def availability(self) -> Availability: ...
     def load(self, model: Model, settings: Settings) -> Session: ...
+
+
+def devices_of(runtime: Runtime) -> Mapping[str, Availability]:
+    """The devices beside the CPU that `runtime` knows, as its option `device` names them: usable here, or why not."""
+    ask = getattr(runtime, "devices", None)
+    found: Mapping[str, Availability] = {} if ask is None else ask()
+    return found
 
 
 def language_of(runtime: Runtime) -> LanguageRuntime:

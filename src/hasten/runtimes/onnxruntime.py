@@ -1,10 +1,11 @@
-"""ONNX Runtime: executes ONNX models on the CPU, and on other devices through its execution providers."""
+"""ONNX Runtime: executes ONNX models on the CPU, on NVIDIA GPUs, and on what else it has execution providers for."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,20 @@ from typing import TYPE_CHECKING, Any
 from hasten.errors import Failed, HastenError, InvalidInput
 from hasten.model import Model
 from hasten.runtimes.base import Availability, OperatorTime, Settings, check_settings
+from hasten.runtimes.onnxruntime_device import (
+    CUDA,
+    GPU_COMMAND,
+    LIBRARIES,
+    PRECISIONS_OF,
+    TENSORRT,
+    TENSORRT_COMMAND,
+    Replay,
+    device_of,
+    lacks_memory,
+    load_libraries,
+    provider_options,
+    why_not_started,
+)
 
 if TYPE_CHECKING:
     from hasten.runtimes.base import Batch
@@ -23,6 +38,8 @@ OPTIONS: Mapping[str, str] = {
     "spinning": "whether idle threads spin (the default) or sleep, which is kinder to other streams",
     "arena": "whether the CPU memory arena is kept (default true)",
     "memory_pattern": "whether allocations of the first run are planned ahead for the next (default true)",
+    "device": "cpu (default), cuda or tensorrt; cuda:1 is the second",
+    "cuda_graph": "whether a batch's kernels are captured once and launched together (default false); one stream",
     "providers": "execution providers in order of preference; the CPU follows the last",
     "provider_options": "a table of options for each named provider",
     "session": "a table of raw session configuration entries",
@@ -55,8 +72,23 @@ class OnnxRuntime:
                 continue
         return Availability(False, "the package onnxruntime is not installed", "pip install onnxruntime")
 
+    def devices(self) -> dict[str, Availability]:
+        from hasten.runtimes.nvidia import device_with, tensorrt_is_installed
+
+        cuda, tensorrt = (
+            device_with("onnxruntime", f"capi/{LIBRARIES[name]}", GPU_COMMAND) for name in (CUDA, TENSORRT)
+        )
+        if tensorrt.usable and not tensorrt_is_installed():
+            tensorrt = Availability(False, "TensorRT's libraries are not installed", TENSORRT_COMMAND)
+        return {"cuda": cuda, "tensorrt": tensorrt}
+
     def load(self, model: Model, settings: Settings) -> OnnxRuntimeSession:
-        check_settings(self.name, settings, self.precisions, OPTIONS)
+        device, _ = device_of(settings.options)
+        check_settings(
+            self.name if device == "cpu" else f"{self.name} on {device}", settings, PRECISIONS_OF[device], OPTIONS
+        )
+        if settings.options.get("cuda_graph") and (device == "cpu" or (settings.streams or 1) > 1):
+            raise InvalidInput("cuda_graph = true takes a GPU and one stream", "leave it out, or set streams = 1")
         return OnnxRuntimeSession(model, settings)
 
 
@@ -70,9 +102,12 @@ class OnnxRuntimeSession:
         self._outputs = [output.name for output in self._session.get_outputs()]
         self._inputs = frozenset(tensor.name for tensor in self._session.get_inputs())
         self._pool: ThreadPoolExecutor | None = None
+        self._replay = _replay(self._session, self._outputs, settings)
 
     def run(self, batch: Batch) -> dict[str, Any]:
         try:
+            if self._replay is not None:
+                return dict(zip(self._outputs, self._replay.run(batch), strict=True))
             return dict(zip(self._outputs, self._session.run(self._outputs, batch), strict=True))
         except Exception as error:
             raise _run_error(error, self._inputs, batch) from None
@@ -88,8 +123,11 @@ class OnnxRuntimeSession:
     def operators(self, batch: Batch, repeats: int = 10) -> list[OperatorTime]:
         from hasten.runtimes.onnxruntime_profile import profile
 
+        # Kernels of a captured graph cannot be told apart.
+        settings = replace(self._settings, options={**self._settings.options, "cuda_graph": False})
+
         def open_profiled(prefix: str, optimised: str | None) -> Any:
-            return _open(self._model, self._settings, profile_prefix=prefix, optimised=optimised)
+            return _open(self._model, settings, profile_prefix=prefix, optimised=optimised)
 
         try:
             return profile(open_profiled, dict(batch), repeats)
@@ -102,7 +140,7 @@ class OnnxRuntimeSession:
         if self._pool is not None:
             self._pool.shutdown()
             self._pool = None
-        self._session = None
+        self._session = self._replay = None
 
 
 def _open(model: Model, settings: Settings, profile_prefix: str = "", optimised: str | None = None) -> Any:
@@ -120,14 +158,24 @@ def _open(model: Model, settings: Settings, profile_prefix: str = "", optimised:
     if optimised:
         options.optimized_model_filepath = optimised
         options.add_session_config_entry("session.optimized_model_external_initializers_file_name", "weights.bin")
-    providers = _providers(ort, settings.options)
+    providers = _providers(ort, settings)
+    load_libraries(ort, device_of(settings.options)[0], settings.precision)
     try:
-        session = ort.InferenceSession(os.fspath(model.path), options, providers=providers)
+        # A provider that fails must not be replaced in silence.
+        session = ort.InferenceSession(os.fspath(model.path), options, providers=providers, enable_fallback=0)
     except Exception as error:
+        _require(ort, [], providers)
         raise _load_error(error, model.path) from None
-    session.disable_fallback()  # a provider that fails must not be replaced in silence
-    _require(session, providers)
+    _require(ort, session.get_providers(), providers)
     return session
+
+
+def _replay(session: Any, outputs: list[str], settings: Settings) -> Replay | None:
+    if not settings.options.get("cuda_graph"):
+        return None
+    import onnxruntime as ort
+
+    return Replay(ort, session, outputs, device_of(settings.options)[1])
 
 
 def _session_options(ort: Any, model: Model, settings: Settings) -> Any:
@@ -183,29 +231,42 @@ def _fixed_dimensions(model: Model, shapes: Mapping[str, tuple[int, ...]] | None
     return sizes
 
 
-def _providers(ort: Any, options: Mapping[str, Any]) -> list[Any]:
+def _providers(ort: Any, settings: Settings) -> list[Any]:
+    options = settings.options
+    graph = bool(options.get("cuda_graph"))
+    own = provider_options(device_of(options), settings.precision, graph)
     named = options.get("providers", [])
-    named = [named] if isinstance(named, str) else list(named)
+    named = list(own) or ([named] if isinstance(named, str) else list(named))
     missing = sorted(set(named) - set(ort.get_available_providers()))
     if missing:
         raise InvalidInput(
             f"this onnxruntime has no {', '.join(missing)}",
             f"use one of: {', '.join(ort.get_available_providers())}; the GPU providers are in another package",
-            "pip install onnxruntime-gpu",
+            GPU_COMMAND,
         )
     if "CPUExecutionProvider" not in named:
         named.append("CPUExecutionProvider")
     tables = _table(options, "provider_options")
-    return [(name, {k: str(v) for k, v in tables[name].items()}) if name in tables else name for name in named]
+    merged = {
+        name: {**own.get(name, {}), **{key: str(value) for key, value in tables.get(name, {}).items()}}
+        for name in named
+    }
+    return [(name, merged[name]) if merged[name] else name for name in named]
 
 
-def _require(session: Any, providers: list[Any]) -> None:
-    """A provider whose libraries are missing is left out with a warning only: make it an error."""
+def _require(ort: Any, started: Sequence[str], providers: list[Any]) -> None:
+    """Raise `InvalidInput` for a provider that is not among those `started`: ONNX Runtime leaves it out in silence.
+
+    Where none has, as the session was not opened, only for one whose libraries cannot be loaded.
+    """
     wanted = [entry[0] if isinstance(entry, tuple) else entry for entry in providers]
-    missing = [name for name in wanted if name not in session.get_providers()]
-    if missing:
+    missing = [name for name in wanted if name not in started and name != "CPUExecutionProvider"]
+    reason, fix, command = why_not_started(ort, missing)
+    if reason or (started and missing):
         raise InvalidInput(
-            f"{', '.join(missing)} could not start", "install the libraries that it needs, or leave it out"
+            f"{', '.join(missing)} could not start{f': {reason}' if reason else ''}",
+            fix or "install the libraries that it needs, or leave it out",
+            command,
         )
 
 
@@ -241,6 +302,8 @@ def _readable(error: Exception) -> str:
 def _load_error(error: Exception, path: Path) -> HastenError:
     kind = type(error).__name__
     cause = f"onnxruntime cannot load {path.name}: {_readable(error)}"
+    if lacks_memory(str(error)):
+        return Failed(f"the device's memory is too small for the model: {_readable(error)}", "use another device")
     if kind in ("InvalidGraph", "InvalidProtobuf", "NoSuchFile", "InvalidArgument"):
         return InvalidInput(cause)
     return Failed(cause)
@@ -254,4 +317,6 @@ def _run_error(error: Exception, inputs: frozenset[str], batch: Batch) -> Hasten
         found = [f"misses {', '.join(missing)}"] * bool(missing) + [f"has no input {', '.join(extra)}"] * bool(extra)
         return InvalidInput(f"the model's batch {' and '.join(found)}", f"the inputs are: {', '.join(sorted(inputs))}")
     cause = f"onnxruntime: {_readable(error)}"
+    if lacks_memory(str(error)):
+        return Failed(f"the device's memory is too small for this batch: {_readable(error)}", "use a smaller batch")
     return InvalidInput(cause) if type(error).__name__ == "InvalidArgument" else Failed(cause)

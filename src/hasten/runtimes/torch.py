@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import shutil
 import threading
 import time
@@ -16,6 +17,7 @@ from hasten.errors import Failed, HastenError, InvalidInput
 from hasten.formats.pt2 import kind_of, open_program
 from hasten.model import Model
 from hasten.runtimes.base import Availability, OperatorTime, Settings, check_settings
+from hasten.runtimes.nvidia import device_with
 
 if TYPE_CHECKING:
     from hasten.runtimes.base import Batch
@@ -24,7 +26,7 @@ OPTIONS: Mapping[str, str] = {
     "compile": "whether inductor compiles the program (default false: eager); needs a C++ compiler",
     "freezing": "whether the compiler may fold and repack the weights (default true)",
     "max_autotune": "whether the compiler tries several kernels for each product (default false: it takes minutes)",
-    "device": "cpu (default) or cuda",
+    "device": "cpu (default) or cuda; cuda:1 is the second",
 }
 """Keys of `[runtime]` that this runtime understands besides precision, threads and streams."""
 
@@ -43,6 +45,9 @@ class Torch:
             return Availability(True, version=version("torch"))
         except PackageNotFoundError:
             return Availability(False, "the package torch is not installed", "pip install 'hasten[torch]'")
+
+    def devices(self) -> dict[str, Availability]:
+        return {"cuda": device_with("torch", "lib/libtorch_cuda.so", "pip install --force-reinstall torch")}
 
     def load(self, model: Model, settings: Settings) -> TorchSession:
         check_settings(self.name, settings, self.precisions, OPTIONS)
@@ -63,9 +68,16 @@ class TorchSession:
         self._settings, own = settings, settings.options
         self._names = [tensor.name for tensor in model.signature.inputs]
         self._device = str(own.get("device", "cpu"))
-        if self._device.startswith("cuda") and not torch.cuda.is_available():
+        if not re.fullmatch(r"cpu|cuda(:\d+)?", self._device):
+            raise InvalidInput(f"runtime torch has no device {self._device!r}", "use cpu, cuda, or cuda:1")
+        if self._device != "cpu" and not torch.cuda.is_available():
             raise InvalidInput("there is no CUDA device that PyTorch can use here", 'use device = "cpu"')
-        self._module: Any = _opened(model).to(self._device)
+        if self._device != "cpu" and settings.precision == "fp32":
+            torch.backends.cudnn.allow_tf32 = False  # convolutions would keep 10 bits of 23 by default
+        try:
+            self._module: Any = _opened(model, self._device)
+        except torch.OutOfMemoryError as error:
+            raise _run_error(error) from None
         self._precision = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(settings.precision or "fp32")
         self._pool: ThreadPoolExecutor | None = None
         self._local = threading.local()
@@ -113,24 +125,28 @@ class TorchSession:
         if not hasattr(self._graph, "graph"):
             raise Failed("a module that cannot be exported has no operators to time", "see hasten bench instead")
         times: dict[str, list[float]] = {}
+        # A GPU's kernels have only been asked for when a call returns.
+        finished: Callable[[], None] = torch.cuda.synchronize if self._device != "cpu" else lambda: None
 
         class Timing(torch.fx.Interpreter):
             def run_node(self, node: torch.fx.Node) -> Any:
                 start = time.perf_counter()
                 result = super().run_node(node)
+                finished()
                 if node.op == "call_function":
                     times.setdefault(node.name, []).append(time.perf_counter() - start)
                 return result
 
         self._threads()
-        tensors = [torch.from_numpy(_writable(batch[name])) for name in self._names]
+        tensors = [torch.from_numpy(_writable(batch[name])).to(self._device) for name in self._names]
         timing = Timing(self._graph)
         with torch.inference_mode():
             for _ in range(max(1, repeats) + 1):
                 timing.run(*tensors)
+        executed = "aten" if self._device == "cpu" else "CUDA aten"
         kinds = {node.name: kind_of(node.target) for node in self._graph.graph.nodes}
         found = [
-            OperatorTime(name, kinds[name], sorted(all_[1:])[len(all_[1:]) // 2] * 1e6, "aten", (name,))
+            OperatorTime(name, kinds[name], sorted(all_[1:])[len(all_[1:]) // 2] * 1e6, executed, (name,))
             for name, all_ in times.items()
         ]
         return sorted(found, key=lambda each: -each.microseconds)
@@ -153,12 +169,12 @@ class TorchSession:
             self._local.threads = wanted
 
 
-def _opened(model: Model) -> Any:
-    """The module: of an exported program, or made again by the user's function."""
+def _opened(model: Model, device: str) -> Any:
+    """The module on `device`: of an exported program, or made again by the user's function."""
     if model.format == "pt2":
-        return open_program(model.path).module(check_guards=False)
+        return open_program(model.path, device).module(check_guards=False)
     # By name: a bundle never holds such a model, so its run.py need not carry the way to make one.
-    return importlib.import_module("hasten.intake.factory").reopened(model)
+    return importlib.import_module("hasten.intake.factory").reopened(model).to(device)
 
 
 def _writable(array: Any) -> Any:
@@ -178,5 +194,8 @@ def _array(tensor: Any) -> Any:
 def _run_error(error: Exception) -> HastenError:
     if isinstance(error, HastenError):
         return error
+    if type(error).__name__ == "OutOfMemoryError":
+        cause = f"the device's memory is too small for this: {str(error).partition('.')[0]}"
+        return Failed(cause, "use a smaller batch, or another device")
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return Failed(f"torch: {type(error).__name__}: {(lines[0] if lines else '')[:400]}")

@@ -48,8 +48,8 @@ class Bias:
 
 
 def structure(recipe: Recipe) -> str:
-    """What a recipe is made of, whatever its settings: the steps, the runtime and its precision."""
-    return Recipe(recipe.steps, {key: recipe.runtime.get(key) for key in ("name", "precision")}).id
+    """What a recipe is made of, whatever its settings: the steps, the runtime, its device and its precision."""
+    return Recipe(recipe.steps, {key: recipe.runtime.get(key) for key in ("name", "device", "precision")}).id
 
 
 def difference(parent: Recipe, child: Recipe) -> str:
@@ -75,7 +75,7 @@ def similar(recipe: Recipe) -> bool:
 
 def loses_as(recipe: Recipe, lost: Recipe) -> bool:
     """Whether a recipe does to the outputs all that one did which lost too much quality, on the same runtime."""
-    if recipe.runtime.get("name") != lost.runtime.get("name"):
+    if any(recipe.runtime.get(key) != lost.runtime.get(key) for key in ("name", "device")):
         return False
     if lost.runner.get("form") not in (None, recipe.runner.get("form")):
         return False

@@ -549,18 +549,22 @@ class Search:
 
     def _full_precision_beside(self, trial: Trial) -> list[Trial]:
         """The same runtime at full precision with nothing else changed: the second honest baseline."""
-        name = trial.recipe.runtime.get("name")
+        place = _place(trial.recipe)
         return [
             t
             for t in self.trials.values()
-            if t.origin == "full-precision" and t.recipe.runtime.get("name") == name and t.status != "failed"
+            if t.origin == "full-precision" and _place(t.recipe) == place and t.status != "failed"
         ][:1]
 
     def _full_precision(self, recipe: Recipe) -> bool:
         """Whether this is some runtime at fp32 with the runner of the model as brought."""
         plain = all(step.lever == "export" for step in recipe.steps)
         same = plain and recipe.runner == self.brought.runner and not recipe.cache
-        return same and set(recipe.runtime) <= {"name", "precision"} and recipe.runtime.get("precision") == "fp32"
+        return (
+            same
+            and set(recipe.runtime) <= {"name", "precision", "device"}
+            and recipe.runtime.get("precision") == "fp32"
+        )
 
     # -- small things ---------------------------------------------------------------------------------------------
 
@@ -683,6 +687,11 @@ def _steadiest(raced: list[Trial], ratios: Mapping[str, Figure]) -> list[Trial]:
 
     chosen = min((trial for trial in raced if tied(trial)), key=threads)
     return [chosen, *(trial for trial in raced if trial is not chosen)]
+
+
+def _place(recipe: Recipe) -> tuple[object, object]:
+    """What executes a recipe: the runtime, and the device that it names."""
+    return recipe.runtime.get("name"), recipe.runtime.get("device")
 
 
 def _as_screened(trial: Trial) -> Trial:
