@@ -197,7 +197,7 @@ def _losses(graph: Any, case: Case, signature: Any, seconds: float, scope: Scope
         return losses(kind, reference, _outputs(graph.only(group), batches, case))
 
     full = losses(kind, reference, everything)
-    found = {}
+    found: dict[str, tuple[float, float]] = {}
     for number, group in enumerate(graph.groups):
         if perf_counter() - start > 3 * seconds:
             rest = max(0.0, full[0] - sum(loss for loss, _ in found.values()))
