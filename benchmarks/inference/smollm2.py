@@ -88,22 +88,24 @@ def smollm2(run: Run) -> Optimised:
 
 
 def peers(texts_: list[str], new_tokens: int, lookup: int, cores: int) -> list[Subject]:
-    """Each tool with one thread and with all, as it stands here."""
+    """Each tool with one thread and with all; one that has drafts without them and with drafts of `lookup` tokens."""
     found = []
     for engine, package, name in (("genai", "openvino_genai", "OpenVINO GenAI"), ("llama", "llama_cpp", "llama.cpp")):
-        if importlib.util.find_spec(package) is None or (lookup and engine == "llama"):
+        if importlib.util.find_spec(package) is None:
             continue
-        for threads in sorted({1, cores}):
-            payload = {
-                "engine": engine,
-                "path": str(fetch(MODEL)),
-                "texts": texts_,
-                "new_tokens": new_tokens,
-                "threads": threads,
-                "lookup": lookup,
-            }
-            label = f"{name}, {threads} {'thread' if threads == 1 else 'threads'}"
-            found.append(Subject(label, payload, "benchmarks.inference.language_peers"))
+        for drafted in sorted({0, lookup if engine == "genai" else 0}):
+            for threads in sorted({1, cores}):
+                payload = {
+                    "engine": engine,
+                    "path": str(fetch(MODEL)),
+                    "texts": texts_,
+                    "new_tokens": new_tokens,
+                    "threads": threads,
+                    "lookup": drafted,
+                }
+                label = f"{name}, {threads} {'thread' if threads == 1 else 'threads'}"
+                label += f", drafts of {drafted}" if drafted else ""
+                found.append(Subject(label, payload, "benchmarks.inference.language_peers"))
     return found
 
 

@@ -74,6 +74,27 @@ def test_prompts_decoded_together_ship_and_the_bundle_answers_as_the_model_did(
 
 
 @pytest.mark.slow
+def test_a_gguf_files_weights_are_those_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """OpenVINO GenAI rounds the offsets of Q4_1."""
+    import gguf
+    import openvino as ov
+    from scipy.spatial.distance import cdist
+
+    from hasten import intake
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    model = ov.Core().read_model(intake.load(MODEL).path)
+    first = next(op for op in model.get_ordered_ops() if op.get_type_name() == "MatMul")
+    weights = first.input_value(1)
+    found = ov.Core().compile_model(ov.Model([weights], []), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})([])[0]
+    (tensor,) = (each for each in gguf.GGUFReader(MODEL).tensors if each.name == "blk.0.attn_q.weight")
+    wanted = gguf.dequantize(tensor.data, tensor.tensor_type)
+    apart = cdist(found, wanted)  # the rows of queries are in another order there
+    assert sorted(apart.argmin(axis=1)) == list(range(len(wanted)))
+    assert apart.min(axis=1).max() < 1e-4
+
+
+@pytest.mark.slow
 def test_a_language_model_says_what_it_needs(hasten: Hasten, texts: Path) -> None:
     said = hasten("optimize", str(MODEL), "--budget", "5s")
     assert said.code == 2

@@ -1,4 +1,5 @@
-"""GGUF files: language models with their tokenizer, as OpenVINO GenAI reads them, weights in their own few bits.
+"""GGUF files: language models with their tokenizer, as OpenVINO GenAI reads them, weights in their own few bits
+(exactly: see `gguf_exact`).
 
 The result is an OpenVINO decoder with its tokenizer and detokenizer beside it, in a folder of its own.
 """
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 COMMAND = "pip install 'hasten[llm]'"
 LIMIT_S = 900.0
 MAGIC = b"GGUF"
+FORM = 2
+"""Of what is kept; conversions of another form are not used."""
 TOKENIZER, DETOKENIZER = "openvino_tokenizer", "openvino_detokenizer"
 
 
@@ -44,7 +47,7 @@ def load(path: Path, into: Path, on_progress: Callable[[float | None, str], None
             raise InvalidInput(f"{path.name} is no GGUF file, or was cut off", "download it again")
         file.seek(0)
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    folder = into / f"{digest[:24]}-{path.stem[:64]}"
+    folder = into / f"{digest[:24]}-{FORM}-{path.stem[:64]}"
     model = folder / f"{path.stem}.xml"
     if not (folder / f"{TOKENIZER}.xml").is_file() or not model.is_file():
         payload = {"path": str(path.absolute()), "folder": str(folder)}
@@ -82,9 +85,10 @@ def tokenizer(model: Model) -> Model | None:
 def convert(payload: dict[str, Any], scope: Scope) -> None:
     """Worker function: the GGUF file at `path` as OpenVINO models in `folder`, whole or not at all."""
     try:
+        import gguf  # noqa: F401 (asked for at the start, not after minutes)
         import openvino_genai
     except ImportError:
-        raise InvalidInput("GGUF files need openvino-genai", "install the extra", COMMAND) from None
+        raise InvalidInput("GGUF files need openvino-genai and gguf", "install the extra", COMMAND) from None
     source, folder = Path(payload["path"]), Path(payload["folder"])
     staging = folder.with_name(f"{folder.name}.part")
     shutil.rmtree(staging, ignore_errors=True)
@@ -103,8 +107,8 @@ def convert(payload: dict[str, Any], scope: Scope) -> None:
                 "it reads Llama, Qwen2 and Qwen3 models in Q4_0, Q4_1, Q4_K_M, Q6_K, Q8_0 and F16",
             ) from None
         link.unlink()
-        for suffix in (".xml", ".bin"):
-            (staging / f"openvino_model{suffix}").rename(staging / f"{source.stem}{suffix}")
+        scope.progress(None, f"checking the weights of {source.name}")
+        _corrected(staging / "openvino_model.xml", staging / f"{source.stem}.xml", source)
         missing = [n for n in (TOKENIZER, DETOKENIZER) if not (staging / f"{n}.xml").is_file()]
         if missing:
             raise Failed(f"OpenVINO GenAI wrote no {missing[0]} for {source.name}", "the file holds no tokenizer")
@@ -112,3 +116,21 @@ def convert(payload: dict[str, Any], scope: Scope) -> None:
         staging.rename(folder)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+
+
+def _corrected(written: Path, path: Path, source: Path) -> None:
+    """Move the model that GenAI wrote to `path`, its weights corrected where it rounded them."""
+    import openvino as ov
+
+    from hasten.intake.gguf_exact import correct
+
+    model = ov.Core().read_model(written)
+    if correct(model, source):
+        ov.save_model(model, path, compress_to_fp16=False)
+        del model
+        for suffix in (".xml", ".bin"):
+            written.with_suffix(suffix).unlink()
+        return
+    del model
+    for suffix in (".xml", ".bin"):
+        written.with_suffix(suffix).rename(path.with_suffix(suffix))

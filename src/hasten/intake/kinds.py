@@ -31,7 +31,7 @@ KINDS = (
     Kind("Hugging Face folders: encoders, vision", ("torch", "onnxscript", "transformers", "tokenizers"), "hf"),
     Kind("Hugging Face folders: language models", ("torch", "transformers", "openvino-tokenizers"), "hf,llm"),
     Kind("Hugging Face folders: Whisper", ("torch", "transformers"), "hf"),
-    Kind("GGUF language models", ("openvino-genai", "openvino-tokenizers"), "llm"),
+    Kind("GGUF language models", ("openvino-genai", "openvino-tokenizers", "gguf"), "llm"),
     Kind("scikit-learn", ("scikit-learn", "skl2onnx", "skops"), "classic"),
     Kind("XGBoost", ("xgboost", "onnxmltools", "skl2onnx"), "classic"),
     Kind("LightGBM", ("lightgbm", "onnxmltools", "skl2onnx"), "classic"),
