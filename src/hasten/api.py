@@ -299,16 +299,19 @@ def optimize(
     price: float | None = None,
     country: str | None = None,
     pue: float = 1.0,
+    drop_outputs: Sequence[str] = (),
     on_event: OnEvent = ignore,
     **reading: Unpack[Reading],
 ) -> Study:
     """Run the whole loop and, with `out`, ship the winner; with `fallback` beside what won on another runtime.
 
+    `drop_outputs` are outputs that nobody reads: what they alone need is not computed where that pays.
     Raises `GateRefused` where no variant and not even the model as brought is shown to satisfy `where`; nothing ships
     then, and the study is stored all the same.
     """
     from hasten.lab.store import Store
     from hasten.search.optimize import check_names, optimize, plan
+    from hasten.search.prepare import leave_unread
 
     runtime = (runtime,) if isinstance(runtime, str) else tuple(runtime)
     wanted = Goal.parse(goal, max_drop, tuple(where), _seconds(budget))
@@ -323,7 +326,7 @@ def optimize(
     limit = _bytes(memory)
     device = _device(cpus, on_event)
     check_names(only, skip, runtime)
-    prepared = _prepare(model, data, scenario or wanted.scenario, reading, on_event)
+    prepared = leave_unread(_prepare(model, data, scenario or wanted.scenario, reading, on_event), drop_outputs)
     planned = plan(prepared, wanted, device, only=only, skip=skip, runtimes=runtime, memory_bytes=limit, seed=seed)
     database = Store(store)
     study = optimize(
@@ -351,14 +354,16 @@ def propose(
     runtime: Sequence[str] = (),
     scenario: str | None = None,
     cpus: int | None = None,
+    drop_outputs: Sequence[str] = (),
     on_event: OnEvent = ignore,
     **reading: Unpack[Reading],
 ) -> list[Proposal]:
     """What `optimize` would try first and why: `--dry-run`. Runs the model as brought once, and builds nothing."""
     from hasten.search.optimize import plan, suggest
+    from hasten.search.prepare import leave_unread
 
     wanted = Goal.parse(goal, max_drop)
-    prepared = _prepare(model, data, scenario or wanted.scenario, reading, on_event)
+    prepared = leave_unread(_prepare(model, data, scenario or wanted.scenario, reading, on_event), drop_outputs)
     return suggest(plan(prepared, wanted, _device(cpus, on_event), only=only, skip=skip, runtimes=tuple(runtime)))
 
 

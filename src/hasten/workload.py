@@ -102,7 +102,8 @@ class Workload:
     """The thing being accelerated. `metric` is a name or `module:function`; `output` names the output it judges.
 
     `tokenizer`, where samples are text, turns it into the model's inputs; samples hold both then. `parts` are those of
-    the model beside `model`, its main one, and a speech model's `tokenizer` holds its rules of decoding.
+    the model beside `model`, its main one, and a speech model's `tokenizer` holds its rules of decoding. `unread` are
+    outputs that nobody reads, as the user says: a variant need not have them.
     """
 
     model: Model
@@ -114,6 +115,7 @@ class Workload:
     tokenizer: Model | None = None
     program: Program = "single"
     parts: Mapping[str, Model] = field(default_factory=dict)
+    unread: tuple[str, ...] = ()
 
     @property
     def brought(self) -> Variant:
@@ -126,6 +128,7 @@ class Workload:
         tokenizer = None if self.tokenizer is None else self.tokenizer.sha256
         parts = [self.model.sha256, self.samples.sha256, self.metric, self.scenario, self.output, tokenizer]
         parts += [part.sha256 for _, part in sorted(self.parts.items())]
+        parts += self.unread
         text = json.dumps(parts, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -154,6 +157,7 @@ class Workload:
             "tokenizer": None if self.tokenizer is None else self.tokenizer.to_json(),
             "program": self.program,
             "parts": {name: part.to_json() for name, part in self.parts.items()},
+            "unread": list(self.unread),
         }
 
     @classmethod
@@ -168,4 +172,5 @@ class Workload:
             None if data.get("tokenizer") is None else Model.from_json(data["tokenizer"]),
             data.get("program", "single"),
             {name: Model.from_json(part) for name, part in data.get("parts", {}).items()},
+            tuple(data.get("unread", ())),
         )

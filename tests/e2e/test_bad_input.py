@@ -207,6 +207,8 @@ REQUESTS = {
     "a memory limit that cannot be read": (["--memory", "lots"], "lots"),
     "more cores than there are": (["--cpus", "4096"], "4096"),
     "an unknown output": (["--output", "probabilities"], "the model has no output called 'probabilities'"),
+    "an unknown output to drop": (["--drop-output", "features"], "the model has no output called 'features'"),
+    "the output that is judged to drop": (["--drop-output", "logits"], "quality is judged by output logits"),
     "an unknown scenario": (["--scenario", "circus"], "circus"),
     "a store of an unknown kind": (["--store", "mongodb://here"], "a store cannot be kept in 'mongodb'"),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -308,6 +309,37 @@ def test_rules_that_are_not_known_are_an_error(tmp_path, rules):
     case = real_case(encoder(tmp_path / "m.onnx", layers=1), tmp_path)
     with pytest.raises(InvalidInput, match="attention, rows, embedding, transposes"):
         lever("rewrite").apply(Variant({"main": case.workload.model}), Step("rewrite", {"rules": rules}), case)
+
+
+def test_outputs_that_nobody_reads_are_cut_off_with_what_they_need(tmp_path):
+    path = encoder(tmp_path / "m.onnx", read="both")
+    case = real_case(path, tmp_path)
+    brought = Variant({"main": case.workload.model})
+    made = lever("rewrite").apply(brought, Step("rewrite", {"drop": ["tokens"]}), case).parts["main"]
+    assert [tensor.name for tensor in made.signature.outputs] == ["logits"]
+    inputs = batch(3, 12)
+    proto = onnx.load(str(made.path))
+    np.testing.assert_allclose(answers(proto, inputs)[0], answers(onnx.load(str(path)), inputs)[0], atol=1e-5)
+    up = next(node for node in proto.graph.node if "up1_w" in node.input)
+    assert longest(proto, up.output[0], inputs) == (3, 1, 32), "with nobody to read them, the other rows are gone too"
+
+
+@pytest.mark.parametrize(
+    ("drop", "found"), [(["logits"], "judged by"), (["nothing"], "makes no sense"), (["logits", "tokens"], "not all")]
+)
+def test_outputs_that_must_stay_are_not_dropped(tmp_path, drop, found):
+    case = real_case(encoder(tmp_path / "m.onnx", layers=1, read="both"), tmp_path)
+    with pytest.raises(InvalidInput) as caught:
+        lever("rewrite").apply(Variant({"main": case.workload.model}), Step("rewrite", {"drop": drop}), case)
+    assert found in str(caught.value)
+
+
+def test_outputs_that_nobody_reads_are_proposed_to_be_dropped():
+    case = paper_case({"Conv": 3, "Relu": 3})
+    assert list(Rewrite().propose(case)) == []
+    case = replace(case, workload=replace(case.workload, unread=("features",)))
+    (proposal,) = Rewrite().propose(case)
+    assert proposal.recipe.steps == (Step("rewrite", {"drop": ["features"]}),)
 
 
 BERT = {"MatMul": 12, "LayerNormalization": 3, "Softmax": 2, "IsNaN": 2, "Gather": 2}

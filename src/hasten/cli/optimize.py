@@ -27,6 +27,15 @@ def command(
     metric: options.MetricName = None,
     label: options.Label = None,
     output: options.ModelOutput = None,
+    drop_output: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--drop-output",
+            metavar="KEY",
+            help="An output that nobody reads, and that need not be computed; repeat.",
+            rich_help_panel=options.DATA,
+        ),
+    ] = None,
     preprocess: options.Preprocess = None,
     weights: options.Weights = None,
     new_tokens: options.NewTokens = None,
@@ -83,6 +92,7 @@ def command(
         "cpus": cpus,
         "label": label,
         "output": output,
+        "drop_outputs": drop_output or (),
         "preprocess": preprocess,
         "weights": weights,
         "new_tokens": new_tokens,

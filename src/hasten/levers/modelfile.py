@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import heapq
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -187,10 +188,13 @@ def save_openvino(model: Any, path: Path) -> Path:
     return path
 
 
-def same_signature(before: Model, after: Model, lever: str) -> Model:
-    """`after`, once it has the inputs and outputs of `before`: a lever may not change what the caller sees."""
+def same_signature(before: Model, after: Model, lever: str, dropped: Sequence[str] = ()) -> Model:
+    """`after`, once it has the inputs and outputs of `before`: a lever may not change what the caller sees.
+
+    `dropped` are outputs that it was asked to leave out.
+    """
     for kind in ("inputs", "outputs"):
-        old = [(t.name, t.dtype) for t in getattr(before.signature, kind)]
+        old = [(t.name, t.dtype) for t in getattr(before.signature, kind) if kind == "inputs" or t.name not in dropped]
         new = [(t.name, t.dtype) for t in getattr(after.signature, kind)]
         if old != new:
             raise Failed(f"lever {lever} changed the model's {kind} from {old} to {new}")

@@ -213,6 +213,22 @@ def prepare(
     )
 
 
+def leave_unread(prepared: Prepared, names: Sequence[str]) -> Prepared:
+    """The same workload, of which nobody reads these outputs. `InvalidInput` where that leaves nothing to be judged."""
+    workload, dropped = prepared.workload, tuple(dict.fromkeys(names))
+    known = [tensor.name for tensor in workload.model.signature.outputs]
+    for name in dropped:
+        if workload.program != "single" or name not in known:
+            raise InvalidInput(f"the model has no output called {name!r}", f"use some of: {', '.join(known)}")
+        if name == workload.output:
+            raise InvalidInput(
+                f"quality is judged by output {name}, so it is read", "name another to judge by with --output"
+            )
+    if dropped and len(dropped) == len(known):
+        raise InvalidInput("a model of which nobody reads any output is not needed", "leave one output in")
+    return replace(prepared, workload=replace(workload, unread=dropped))
+
+
 def _prepare_generation(
     model: Model,
     tokenizer: Model | None,
