@@ -238,3 +238,14 @@ def test_a_recipe_that_packs_needs_a_model_that_was_packed(tmp_path):
     brought = Variant({"main": case.workload.model})
     with pytest.raises(InvalidInput, match="was not made for packing"):
         open_runner(brought, Recipe(runner=PACKED), case.workload.model.signature, case.workload.padding)
+
+
+def test_packing_comes_behind_what_makes_and_rewrites_the_graph(tmp_path):
+    case = case_of(encoder(tmp_path / "m.onnx"), tmp_path)
+    steps = (Step("rewrite"), Step("int8", {"scheme": "mixed", "transformer": True}))
+    found = next(iter(lever("pack").propose(replace(case, recipe=replace(case.recipe, steps=steps)))))
+    assert [step.lever for step in found.recipe.steps] == ["rewrite", "pack", "int8"]
+    assert "rows" not in found.recipe.steps[0].options["rules"]
+    alone = (Step("rewrite", {"rules": ["rows"]}),)
+    found = next(iter(lever("pack").propose(replace(case, recipe=replace(case.recipe, steps=alone)))))
+    assert [step.lever for step in found.recipe.steps] == ["pack"]

@@ -24,6 +24,7 @@ from hasten.levers.rewrite_probe import batches
 from hasten.measurement import Trial
 from hasten.model import Operator, Signature, Tensor
 from hasten.recipe import Recipe, Step
+from hasten.runner import open_runner
 from hasten.variant import Variant
 from hasten.workload import Padding, Workload
 
@@ -302,6 +303,22 @@ def test_the_step_keeps_the_signature_and_the_outputs(tmp_path):
     old, new = (answers(onnx.load(str(model.path)), inputs)[0] for model in (case.workload.model, made))
     np.testing.assert_allclose(new, old, atol=1e-5)
     assert sorted(file.name for file in made.path.parent.iterdir()) == ["model.onnx"]
+
+
+def test_a_rewritten_encoder_is_packed(tmp_path):
+    case = real_case(encoder(tmp_path / "m.onnx"), tmp_path)
+    brought = Variant({"main": case.workload.model})
+    rules = [rule for rule in RULES if rule != "rows"]
+    written = lever("rewrite").apply(brought, Step("rewrite", {"rules": rules}), case)
+    packed = lever("pack").apply(written, Step("pack"), case)
+    samples = list(SampleSet.open(case.workload.samples.path))
+    signature, padding = case.workload.model.signature, case.workload.padding
+    runner = {"form": "pack", "row_tokens": 32, "rows": 3, "segments": 6}
+    with open_runner(brought, Recipe(runner={"batch": 1}), signature, padding) as one:
+        wanted = one.run(samples)
+    with open_runner(packed, Recipe(runtime={"name": "onnxruntime"}, runner=runner), signature, padding) as many:
+        for own, expected in zip(many.run(samples), wanted, strict=True):
+            np.testing.assert_allclose(own["logits"], expected["logits"], atol=2e-4)
 
 
 @pytest.mark.parametrize("rules", [[], ["nothing"], "rows"])

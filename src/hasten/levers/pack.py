@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +11,7 @@ from hasten.levers.base import Case, Need, Prediction, Proposal
 from hasten.levers.bucket import STATIC_GAIN, work
 from hasten.levers.modelfile import fresh_folder, load_onnx, need_onnx, options_of, part_of, save_onnx
 from hasten.levers.prediction import format_of, has_attention, quantised_already, runtime_of
+from hasten.levers.rewrite import RULES
 from hasten.model import Model
 from hasten.recipe import Recipe, Step
 from hasten.variant import Variant
@@ -22,6 +23,7 @@ TOKENS = (512, 3072)
 """Tokens of a batch: few stay in a core's cache, many feed matrix units."""
 MOST_TOKENS = 16384
 SEGMENTS = 16
+BEFORE = ("export", "table", "rewrite")
 SPARE = 0.97
 """Of the padding saved, what the larger attention takes back (a row attends to itself as a whole): a cautious guess."""
 
@@ -61,7 +63,6 @@ class Pack:
         found = []
         for tokens in TOKENS:
             recipe = self._packed(case, row, max(1, tokens // row))
-            recipe = replace(recipe, steps=(Step(self.name), *recipe.steps))
             factor = now / work(case.lengths, recipe) * gain * SPARE
             why = f"sequences end to end in {recipe.runner['rows']} rows of {row} tokens: no padding"
             found.append(Proposal(recipe, Prediction(factor, "padding counted by the batch plan"), why, self.name))
@@ -81,7 +82,7 @@ class Pack:
 
     def _packed(self, case: Case, row: int, rows: int) -> Recipe:
         kept = {"form": "pack", "row_tokens": row, "rows": rows, "segments": SEGMENTS, "static": True}
-        return replace(case.recipe, runner=kept)
+        return replace(case.recipe, runner=kept, steps=tuple(_with_pack(case.recipe.steps)))
 
     def apply(self, variant: Variant, step: Step, case: Case) -> Variant:
         from hasten import formats
@@ -101,6 +102,22 @@ class Pack:
         return variant.with_part(
             step.part, _same_outputs(model, formats.inspect(save_onnx(proto, folder / "model.onnx")))
         )
+
+
+def _with_pack(steps: Sequence[Step]) -> Iterator[Step]:
+    """The steps with packing among them: behind those that make or rewrite the graph, before all others.
+
+    Packing pools by itself and looks for all rows of the last layer, so that a rewrite keeps them.
+    """
+    at = max((at + 1 for at, step in enumerate(steps) if step.lever in BEFORE), default=0)
+    for step in steps[:at]:
+        rules = [rule for rule in step.options.get("rules", RULES) if rule != "rows"]
+        if step.lever != "rewrite":
+            yield step
+        elif rules:
+            yield replace(step, options={**step.options, "rules": rules})
+    yield Step("pack")
+    yield from steps[at:]
 
 
 def _probe(ordered: list[Any]) -> list[Any]:
