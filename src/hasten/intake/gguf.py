@@ -1,7 +1,7 @@
-"""GGUF files: language models with their tokenizer, as OpenVINO GenAI reads them, weights in their own few bits
-(exactly: see `gguf_exact`).
+"""GGUF files: language models with their tokenizer, read by OpenVINO GenAI, with weights in their own few bits.
 
-The result is an OpenVINO decoder with its tokenizer and detokenizer beside it, in a folder of its own.
+The weights are exact (see `gguf_exact`). The result is an OpenVINO decoder with its tokenizer and detokenizer beside
+it, in a folder of its own.
 """
 
 from __future__ import annotations
