@@ -52,19 +52,33 @@ def load(folder: Path, into: Path, on_progress: Callable[[float | None, str], No
     weights = sorted(folder.glob("*.safetensors"))
     if not weights:
         raise InvalidInput(f"{folder.name} has no model.safetensors", "save it with safe_serialization=True")
-    digest = hashlib.sha256(VERSION.encode())
-    for file in [folder / "config.json", *(folder / name for name in NEEDED), *weights]:
-        with file.open("rb") as opened:
-            digest.update(hashlib.file_digest(opened, "sha256").digest())
-    target = into / f"{digest.hexdigest()[:24]}-{folder.name[:64]}"
+    target = into / f"{identity(folder)}-{folder.name[:64]}"
     model = target / f"{folder.name[:64]}.xml"
     if not model.is_file() or not (target / RULES).is_file():
         size = sum(file.stat().st_size for file in weights)
         payload = {"folder": str(folder.absolute()), "into": str(target), "name": model.name}
         run(f"{__name__}:convert", payload, Limits((6 << 30) + 10 * size, LIMIT_S), on_progress=on_progress)
+    link = beside(model)
+    if not link.exists() or not link.samefile(folder):
+        link.unlink(missing_ok=True)
+        link.symlink_to(folder.absolute())
     from hasten import formats
 
     return formats.load(model)
+
+
+def identity(folder: Path) -> str:
+    """A hash of what the conversion of `folder` depends on, of 24 letters."""
+    digest = hashlib.sha256(VERSION.encode())
+    for file in [folder / "config.json", *(folder / name for name in NEEDED), *sorted(folder.glob("*.safetensors"))]:
+        with file.open("rb") as opened:
+            digest.update(hashlib.file_digest(opened, "sha256").digest())
+    return digest.hexdigest()[:24]
+
+
+def beside(decoder: Path) -> Path:
+    """Where the folder lies that a decoder was made from: a link, which is not there for other decoders."""
+    return decoder.with_name("source")
 
 
 def parts(model: Model) -> Mapping[str, Model]:
