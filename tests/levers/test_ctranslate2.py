@@ -21,7 +21,7 @@ from hasten.bundle import write
 from hasten.device import Device
 from hasten.errors import Failed, InvalidInput
 from hasten.goal import Goal
-from hasten.intake import speech
+from hasten.intake import huggingface
 from hasten.levers.base import Case
 from hasten.levers.ctranslate2 import CTranslate2
 from hasten.model import Model
@@ -72,9 +72,7 @@ def case(variant: Variant, workdir: Path, recipe: Recipe | None = None) -> Case:
     samples = Samples(Path("samples"), "1" * 64, 64, (), "data", True)
     workload = Workload(variant.main, samples, "wer", "offline", program="encoder_decoder")
     runtimes = ("openvino", "ctranslate2")
-    return Case(
-        workload, Goal(), Device("paper"), recipe or Recipe(), workdir, workload.split(), runtimes=runtimes
-    )
+    return Case(workload, Goal(), Device("paper"), recipe or Recipe(), workdir, workload.split(), runtimes=runtimes)
 
 
 def clips(count: int = 5) -> list[dict[str, np.ndarray]]:
@@ -111,7 +109,7 @@ def test_what_may_not_be_written_is_not_and_an_answer_has_its_most_tokens(
     assert {len(tokens) for tokens in whole} <= set(range(rules.positions - len(rules.prompt) + 1))
     assert not {token for tokens in whole for token in tokens} & {*rules.suppress, rules.end}
     assert not {tokens[0] for tokens in whole if tokens} & set(rules.suppress_first)
-    assert written(state, 4, rules, [1, 2, 3, 99]) == [tokens[:n] for tokens, n in zip(whole, (1, 2, 3, 99))]
+    assert written(state, 4, rules, [1, 2, 3, 99]) == [tokens[:n] for tokens, n in zip(whole, (1, 2, 3, 99), strict=True)]
     favourite = max((token for tokens in whole for token in tokens), key=[t for each in whole for t in each].count)
     fewer = written(state, 4, replace(rules, suppress=(*rules.suppress, favourite)))
     assert fewer != whole
@@ -176,7 +174,7 @@ def test_both_kinds_of_weights_are_proposed_to_a_model_that_came_as_a_folder(ori
 def test_a_folder_that_was_changed_or_is_gone_is_not_converted(folder: Path, original: Variant, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(folder, tmp_path / folder.name))
     intake.load(copy)
-    assert speech.beside(original.main.path).samefile(copy)
+    assert huggingface.beside(original.main.path).samefile(copy)
     told = json.loads((copy / "generation_config.json").read_text())
     (copy / "generation_config.json").write_text(json.dumps({**told, "suppress_tokens": []}))
     with pytest.raises(Failed, match="was changed"):
@@ -185,7 +183,7 @@ def test_a_folder_that_was_changed_or_is_gone_is_not_converted(folder: Path, ori
     with pytest.raises(Failed, match="is not there"):
         CTranslate2().apply(original, Step("ctranslate2"), case(original, tmp_path))
     assert intake.load(folder) == original.main
-    assert speech.beside(original.main.path).samefile(folder)
+    assert huggingface.beside(original.main.path).samefile(folder)
 
 
 @pytest.mark.slow

@@ -11,8 +11,8 @@ from hasten.model import Model
 if TYPE_CHECKING:
     from hasten.isolate import Limits, Scope
 
-BESIDE_CTRANSLATE2 = ("config.json", "vocabulary.json", "vocabulary.txt")
-"""What CTranslate2 reads beside its weights."""
+BESIDE_CTRANSLATE2 = ("config.json", "vocabulary.json", "vocabulary.txt", "pooling.json")
+"""What CTranslate2, and its runtime here, read beside its weights."""
 
 
 def files_of(model: Model, limits: Limits | None = None) -> list[Path]:

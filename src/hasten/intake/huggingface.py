@@ -43,11 +43,26 @@ def load(
         )
     payload = {"folder": str(folder.absolute()), "into": str(into), "trust": trust}
     try:
-        return Model.from_json(
+        model = Model.from_json(
             run("hasten.intake.huggingface:make", payload, Limits(seconds=SECONDS), on_progress=on_progress)
         )
     except WorkerFailed as error:
         raise Failed(f"reading {folder.name} failed: {error.outcome.reason}") from None
+    remember(folder, model.path)
+    return model
+
+
+def remember(folder: Path, model: Path) -> None:
+    """Have a link to `folder` beside the file `model` that was made from it."""
+    link = beside(model)
+    if not link.exists() or not link.samefile(folder):
+        link.unlink(missing_ok=True)
+        link.symlink_to(folder.absolute())
+
+
+def beside(model: Path) -> Path:
+    """Where the folder lies that a model file was made from: a link, which is not there for other models."""
+    return model.with_name("source")
 
 
 def check_code(folder: Path, config: Mapping[str, Any], trust: bool) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hasten.errors import InvalidInput
-from hasten.intake.huggingface import COMMAND, read
+from hasten.intake.huggingface import COMMAND, read, remember
 from hasten.isolate import Limits, run
 from hasten.model import Facts, Model, Signature
 
@@ -58,10 +58,7 @@ def load(folder: Path, into: Path, on_progress: Callable[[float | None, str], No
         size = sum(file.stat().st_size for file in weights)
         payload = {"folder": str(folder.absolute()), "into": str(target), "name": model.name}
         run(f"{__name__}:convert", payload, Limits((6 << 30) + 10 * size, LIMIT_S), on_progress=on_progress)
-    link = beside(model)
-    if not link.exists() or not link.samefile(folder):
-        link.unlink(missing_ok=True)
-        link.symlink_to(folder.absolute())
+    remember(folder, model)
     from hasten import formats
 
     return formats.load(model)
@@ -74,11 +71,6 @@ def identity(folder: Path) -> str:
         with file.open("rb") as opened:
             digest.update(hashlib.file_digest(opened, "sha256").digest())
     return digest.hexdigest()[:24]
-
-
-def beside(decoder: Path) -> Path:
-    """Where the folder lies that a decoder was made from: a link, which is not there for other decoders."""
-    return decoder.with_name("source")
 
 
 def parts(model: Model) -> Mapping[str, Model]:

@@ -1,21 +1,24 @@
-"""The Hugging Face folder converted to CTranslate2's form: so that CTranslate2, which faster-whisper stands on, runs it."""
+"""The Hugging Face folder that a model came as, converted to CTranslate2's form: Whisper, and encoders of text."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
+import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from hasten.errors import Failed, InvalidInput
-from hasten.intake import speech
+from hasten.intake import huggingface, speech
+from hasten.levers import export
 from hasten.levers.base import Case, Need, Prediction, Proposal
 from hasten.levers.modelfile import fresh_folder, options_of, part_of
 from hasten.model import Facts, Model, Signature
 from hasten.recipe import Step
+from hasten.runtimes.ctranslate2 import POOLING
 from hasten.variant import Program, Variant
 
 RUNTIME = "ctranslate2"
@@ -24,6 +27,9 @@ PRIORS = {
     "float32": Prediction(1.1, "prior: CTranslate2's kernels"),
 }
 DEFAULTS = {"quantization": "float32"}
+ENCODERS = ("bert", "camembert", "distilbert", "roberta", "xlm-roberta")
+"""What config.json calls the encoders that CTranslate2 converts."""
+OUTPUTS = frozenset({"last_hidden_state", "pooler_output", "sentence_embedding"})
 END = "<|endoftext|>"
 """CTranslate2 looks for the end by this name."""
 
@@ -33,17 +39,18 @@ class CTranslate2:
 
     name = "ctranslate2"
     needs: frozenset[Need] = frozenset()
-    programs: frozenset[Program] = frozenset({"encoder_decoder"})
-    converts: Mapping[str, tuple[str, ...]] = {"openvino": ("ctranslate2",)}
+    programs: frozenset[Program] = frozenset({"encoder_decoder", "single"})
+    converts: Mapping[str, tuple[str, ...]] = {"openvino": ("ctranslate2",), "pt2": ("ctranslate2",)}
 
     def refuse(self, case: Case) -> str | None:
         if RUNTIME not in case.runtimes:
             return "CTranslate2 is not installed"
         if case.recipe.steps:
             return "other steps have changed the model already"
-        if not speech.beside(case.workload.model.path).is_dir():
+        source = huggingface.beside(case.workload.model.path)
+        if not source.is_dir():
             return "the model did not come as a Hugging Face folder"
-        return None
+        return None if case.workload.program == "encoder_decoder" else strange(source, case.workload.model)
 
     def propose(self, case: Case) -> Iterable[Proposal]:
         if self.refuse(case):
@@ -57,14 +64,38 @@ class CTranslate2:
             yield Proposal(recipe, prior, f"executed on CTranslate2, weights in {quantization}", self.name)
 
     def apply(self, variant: Variant, step: Step, case: Case) -> Variant:
-        options = options_of(step, DEFAULTS)
-        decoder, words = part_of(variant, step), variant.parts.get("tokenizer")
-        source = speech.beside(decoder.path)
-        if words is None or not source.is_dir():
+        quantization = options_of(step, DEFAULTS)["quantization"]
+        model = part_of(variant, step)
+        source = huggingface.beside(model.path)
+        if not source.is_dir():
             raise Failed("the folder that the model came as is not there", "read it again with hasten optimize")
+        convert_one = self._whisper if variant.program == "encoder_decoder" else self._encoder
+        return convert_one(variant, source.resolve(), quantization, case)
+
+    def _encoder(self, variant: Variant, source: Path, quantization: str, case: Case) -> Variant:
+        """At full precision it must give the outputs of the model as brought, before it is quantised."""
+        before = variant.main
+        if reason := strange(source, before):
+            raise Failed(f"CTranslate2 does not run it: {reason}")
+        pooling, normalise = huggingface.pooled(source)
+        for each in dict.fromkeys((DEFAULTS["quantization"], quantization)):
+            folder = convert(source, fresh_folder(case.workdir, self.name), each)
+            if pooling is not None:
+                told = json.dumps({"pooling": pooling, "normalise": normalise})
+                (folder / POOLING).write_text(told, encoding="utf-8")
+            facts = replace(before.facts, producer="CTranslate2")
+            model = described(folder / "model.bin", "ctranslate2", before.signature, facts)
+            if each == DEFAULTS["quantization"]:
+                export.check(before, model, case)
+        return variant.with_part("main", model)
+
+    def _whisper(self, variant: Variant, source: Path, quantization: str, case: Case) -> Variant:
+        decoder, words = variant.main, variant.parts.get("tokenizer")
+        if words is None:
+            raise Failed("the model has no rules of decoding beside it", "read it again with hasten optimize")
         if not decoder.path.parent.name.startswith(speech.identity(source)):
-            raise Failed(f"{source.resolve().name} was changed since it was read", "run hasten optimize again")
-        folder = convert(source.resolve(), fresh_folder(case.workdir, self.name), options["quantization"])
+            raise Failed(f"{source.name} was changed since it was read", "run hasten optimize again")
+        folder = convert(source, fresh_folder(case.workdir, self.name), quantization)
         told = json.loads(words.path.read_text(encoding="utf-8"))
         obey(folder, told)
         filters = folder.with_name(f"{folder.name}-mel") / "mel.npy"
@@ -75,6 +106,20 @@ class CTranslate2:
         main = described(folder / "model.bin", "ctranslate2", decoder.signature, facts)
         features = described(filters, "mel", Signature((), ()), Facts(0, 0))
         return replace(variant, parts={"main": main, "features": features, "tokenizer": words})
+
+
+def strange(source: Path, model: Model) -> str | None:
+    """Why CTranslate2 does not run the encoder that came as the folder `source`; None where it does."""
+    config = huggingface.read(source / "config.json")
+    kind = str(config.get("model_type"))
+    if kind not in ENCODERS:
+        return f"of encoders it runs {', '.join(ENCODERS)}, and this one is {kind}"
+    if config.get("position_embedding_type", "absolute") != "absolute":
+        return "its positions are not absolute"
+    if {tensor.name for tensor in model.signature.inputs} != {"input_ids", "attention_mask"}:
+        return "it takes more than token numbers and their mask"
+    other = {tensor.name for tensor in model.signature.outputs} - OUTPUTS
+    return f"it gives {min(other)}, and CTranslate2 gives hidden states and their pooling alone" if other else None
 
 
 def convert(source: Path, folder: Path, quantization: str) -> Path:
@@ -91,14 +136,34 @@ def convert(source: Path, folder: Path, quantization: str) -> Path:
         )
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    try:
-        TransformersConverter(str(source)).convert(
-            str(folder), quantization=None if quantization == "float32" else quantization, force=True
-        )
-    except Exception as error:
-        text = " ".join(str(error).split())[:300]
-        raise Failed(f"CTranslate2 cannot convert {source.name}: {type(error).__name__}: {text}") from None
+    config = huggingface.read(source / "config.json")
+    with tempfile.TemporaryDirectory(dir=folder.parent) as staging:
+        for path in source.iterdir():
+            (Path(staging) / path.name).symlink_to(path)
+        converter = TransformersConverter(staging)
+        if config.get("model_type") in ENCODERS:
+            converter.load_tokenizer = lambda *_, **__: Numbers(int(config["vocab_size"]))
+            own = Path(staging) / "config.json"  # the converter asks for what transformers 5 no longer writes
+            own.unlink()
+            own.write_text(json.dumps({"position_embedding_type": "absolute", **config}), encoding="utf-8")
+        try:
+            converter.convert(str(folder), quantization=quantization, force=True)
+        except Exception as error:
+            text = " ".join(str(error).split())[:300]
+            raise Failed(f"CTranslate2 cannot convert {source.name}: {type(error).__name__}: {text}") from None
     return folder
+
+
+class Numbers:
+    """A tokenizer's place where texts come as token numbers: CTranslate2 wants a name for each."""
+
+    unk_token = "0"
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def get_vocab(self) -> Mapping[str, int]:
+        return {str(number): number for number in range(self._count)}
 
 
 def obey(folder: Path, told: Mapping[str, Any]) -> None:

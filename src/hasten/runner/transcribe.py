@@ -209,9 +209,7 @@ def open_transcriber(
     return found
 
 
-def written(
-    state: Hearing | Writing, clips: int, rules: Rules, most: Sequence[int] | None = None
-) -> list[list[int]]:
+def written(state: Hearing | Writing, clips: int, rules: Rules, most: Sequence[int] | None = None) -> list[list[int]]:
     """The tokens of each clip that `state` heard, chosen by the runtime where it does that, and by `greedy` else."""
     if not hasattr(state, "write"):
         return greedy(state, clips, rules, most)

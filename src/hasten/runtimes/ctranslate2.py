@@ -1,9 +1,11 @@
-"""CTranslate2: runs Whisper with its own greedy decoding, weights in 8 bits where they were converted so."""
+"""CTranslate2: runs Whisper with its own greedy decoding, and encoders of text without their padding."""
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
@@ -14,15 +16,19 @@ from hasten.runtimes.base import Availability, OperatorTime, Settings, check_set
 if TYPE_CHECKING:
     import numpy as np
 
+    from hasten.runtimes.base import Batch
+
 CT2_PRECISIONS = ("fp32",)
 CT2_OPTIONS = {"compute_type": "CTranslate2's own name of what it computes in; what the file is kept in by default"}
 """Keys of `[runtime]` that this runtime understands besides precision, threads and streams."""
 HOP_SAMPLES, WINDOW_SAMPLES = 160, 400
 """Of Whisper's spectrogram, at 16 kHz."""
+POOLING = "pooling.json"
+"""Beside an encoder's files: how sentence-transformers pools, `{"pooling": "mean" or "cls", "normalise": bool}`."""
 
 
 class CTranslate2:
-    """Loads folders that the lever `ctranslate2` converted; speech models are what it runs."""
+    """Loads folders that the lever `ctranslate2` converted."""
 
     name = "ctranslate2"
     package = "ctranslate2"
@@ -33,10 +39,64 @@ class CTranslate2:
     def availability(self) -> Availability:
         return CTranslate2Speech().availability()
 
-    def load(self, model: Model, settings: Settings) -> Any:
-        raise InvalidInput(
-            "runtime ctranslate2 runs speech models alone", 'use name = "openvino" or name = "onnxruntime"'
-        )
+    def load(self, model: Model, settings: Settings) -> CTranslate2Session:
+        return CTranslate2Session(model, settings)
+
+
+class CTranslate2Session:
+    """An encoder of text in memory, with as many workers as streams; safe to call from several threads."""
+
+    def __init__(self, model: Model, settings: Settings) -> None:
+        import ctranslate2
+
+        self._model = loaded_by_ctranslate2(ctranslate2.Encoder, model, settings)
+        self._outputs = [tensor.name for tensor in model.signature.outputs]
+        path = model.path.with_name(POOLING)
+        self._pooling: Mapping[str, Any] | None = json.loads(path.read_text("utf-8")) if path.is_file() else None
+        self._threads = ThreadPoolExecutor(settings.streams or 1, thread_name_prefix="ctranslate2-stream")
+
+    def run(self, batch: Batch) -> dict[str, np.ndarray]:
+        """Outputs for `input_ids` and `attention_mask` [texts, tokens], which is 1 up to the end of each text."""
+        import ctranslate2
+        import numpy as np
+
+        missing = [name for name in ("input_ids", "attention_mask") if name not in batch]
+        if missing:
+            raise InvalidInput(f"the model's batch misses {', '.join(missing)}", "inputs: input_ids, attention_mask")
+        mask = np.asarray(batch["attention_mask"]) != 0
+        lengths = mask.sum(axis=1).astype(np.int32)
+        if not lengths.all() or not np.array_equal(mask, np.arange(mask.shape[1]) < lengths[:, None]):
+            raise InvalidInput("CTranslate2 takes masks that are 1 up to the end of a text", "pad texts at their end")
+        ids = np.ascontiguousarray(batch["input_ids"], np.int32)
+        try:
+            found = self._model.forward_batch(
+                ctranslate2.StorageView.from_array(ids), ctranslate2.StorageView.from_array(lengths)
+            )
+        except (RuntimeError, ValueError) as error:
+            raise Failed(f"ctranslate2: {error}") from None
+        hidden = np.array(found.last_hidden_state)
+        if self._pooling is not None:
+            return {self._outputs[0]: pooled_hidden(hidden, mask, **self._pooling)}
+        given = {"last_hidden_state": hidden}
+        if found.pooler_output is not None:
+            given["pooler_output"] = np.array(found.pooler_output)
+        lacking = [name for name in self._outputs if name not in given]
+        if lacking:
+            raise Failed(f"CTranslate2 does not give the output {lacking[0]} of this model")
+        return {name: given[name] for name in self._outputs}
+
+    def begin(self, batch: Batch) -> Callable[[], dict[str, np.ndarray]]:
+        return self.submit(batch).result
+
+    def submit(self, batch: Batch) -> Future[dict[str, np.ndarray]]:
+        return self._threads.submit(self.run, batch)
+
+    def operators(self, batch: Batch, repeats: int = 10) -> list[OperatorTime]:
+        raise Failed("CTranslate2 does not tell the times of its operators", "see hasten bench instead")
+
+    def close(self) -> None:
+        self._threads.shutdown()
+        self._model.unload_model()
 
 
 class CTranslate2Speech:
@@ -115,13 +175,25 @@ def loaded_by_ctranslate2(kind: Any, model: Model, settings: Settings) -> Any:
     streams = settings.streams or 1
     threads = settings.threads or max(1, len(os.sched_getaffinity(0)) // streams)
     try:
-        found = kind(
-            str(model.path.parent), "cpu", compute_type=wanted, inter_threads=streams, intra_threads=threads
-        )
+        found = kind(str(model.path.parent), "cpu", compute_type=wanted, inter_threads=streams, intra_threads=threads)
     except (RuntimeError, ValueError) as error:
         raise Failed(f"ctranslate2 cannot load {model.path.parent.name}: {error}", "convert the model again") from None
     if settings.precision == "fp32" and not found.compute_type.endswith("float32"):
         raise InvalidInput(f"the model computes in {found.compute_type}, and [runtime] says fp32", "leave one out")
+    return found
+
+
+def pooled_hidden(hidden: np.ndarray, mask: np.ndarray, pooling: str, normalise: bool) -> np.ndarray:
+    """One vector for each text: the mean of `hidden` [texts, tokens, width] where `mask` is set, or the first."""
+    import numpy as np
+
+    if pooling == "cls":
+        found: np.ndarray = hidden[:, 0]
+    else:
+        share = mask / mask.sum(axis=1, keepdims=True)
+        found = (share[:, None].astype(hidden.dtype) @ hidden)[:, 0]
+    if normalise:
+        found = found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12)
     return found
 
 
