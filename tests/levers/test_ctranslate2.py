@@ -109,7 +109,9 @@ def test_what_may_not_be_written_is_not_and_an_answer_has_its_most_tokens(
     assert {len(tokens) for tokens in whole} <= set(range(rules.positions - len(rules.prompt) + 1))
     assert not {token for tokens in whole for token in tokens} & {*rules.suppress, rules.end}
     assert not {tokens[0] for tokens in whole if tokens} & set(rules.suppress_first)
-    assert written(state, 4, rules, [1, 2, 3, 99]) == [tokens[:n] for tokens, n in zip(whole, (1, 2, 3, 99), strict=True)]
+    assert written(state, 4, rules, [1, 2, 3, 99]) == [
+        tokens[:n] for tokens, n in zip(whole, (1, 2, 3, 99), strict=True)
+    ]
     favourite = max((token for tokens in whole for token in tokens), key=[t for each in whole for t in each].count)
     fewer = written(state, 4, replace(rules, suppress=(*rules.suppress, favourite)))
     assert fewer != whole

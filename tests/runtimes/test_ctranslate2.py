@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from hasten import intake
+from hasten.bundle.script import run_script
 from hasten.data import ingest
 from hasten.device import Device
 from hasten.errors import Failed, InvalidInput
@@ -135,6 +136,8 @@ def test_batches_that_it_cannot_take_are_refused(tmp_path: Path) -> None:
     outputs = (Tensor("last_hidden_state", "float32", ("batch", "length", 16)),)
     made = Signature(signature().inputs, outputs)
     session = CTranslate2().load(Model(written / "model.bin", "ctranslate2", "", made, Facts(0, 0)), Settings())
+    with pytest.raises(InvalidInput, match="CTranslate2's own form"):
+        intake.load(written)
     batch = padded()
     with pytest.raises(InvalidInput, match="misses attention_mask"):
         session.run({"input_ids": batch["input_ids"]})
@@ -149,3 +152,11 @@ def test_batches_that_it_cannot_take_are_refused(tmp_path: Path) -> None:
 def signature() -> Signature:
     inputs = tuple(Tensor(name, "int64", ("batch", "length")) for name in ("input_ids", "attention_mask"))
     return Signature(inputs, ())
+
+
+@pytest.mark.parametrize("program", ["single", "encoder_decoder"])
+def test_a_bundles_script_stands_alone(program: str) -> None:
+    text = run_script(CTranslate2(), "ctranslate2", "0", program)
+    compile(text, "run.py", "exec")
+    assert "import hasten" not in text
+    assert "from hasten" not in text

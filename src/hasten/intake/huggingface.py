@@ -35,6 +35,11 @@ def load(
     """Build the folder's model in a worker, and export it."""
     config = read(folder / "config.json")
     check_code(folder, config, trust)
+    if "model_type" not in config and (folder / "model.bin").is_file() and any(folder.glob("vocabulary.*")):
+        raise InvalidInput(
+            f"{folder.name} is in CTranslate2's own form, which is not read as a source",
+            "give the Hugging Face folder that it was converted from: the lever ctranslate2 converts it again",
+        )
     names = [str(name) for name in config.get("architectures") or ()]
     if any(name.endswith(GENERATES) for name in names):
         raise InvalidInput(
