@@ -11,6 +11,9 @@ from hasten.model import Model
 if TYPE_CHECKING:
     from hasten.isolate import Limits, Scope
 
+BESIDE_CTRANSLATE2 = ("config.json", "vocabulary.json", "vocabulary.txt", "pooling.json")
+"""What CTranslate2, and its runtime here, read beside its weights."""
+
 
 def files_of(model: Model, limits: Limits | None = None) -> list[Path]:
     """Paths relative to the model's folder, the main file first. An ONNX file is read in a worker."""
@@ -18,6 +21,8 @@ def files_of(model: Model, limits: Limits | None = None) -> list[Path]:
     if model.format == "openvino":
         weights = main.with_suffix(".bin")
         return [main, weights] if (model.path.parent / weights).exists() else [main]
+    if model.format == "ctranslate2":
+        return [main, *(Path(name) for name in BESIDE_CTRANSLATE2 if (model.path.parent / name).exists())]
     if model.format == "openvino-tokenizer":
         back = Path(main.name.replace("_tokenizer", "_detokenizer"))
         return [file for each in (main, back) for file in (each, each.with_suffix(".bin"))]

@@ -29,8 +29,9 @@ class BundledTranscriber(BundledModel):
         if self.manifest["program"] != "encoder_decoder" or tokenizer is None:
             raise InvalidInput(f"this version does not run the program {self.manifest['program']!r}")
         parts = {"main": model}
-        for name in ("features", "encoder"):
-            part = self.manifest["parts"][name]
+        for name, part in self.manifest["parts"].items():
+            if name in ("main", "tokenizer"):
+                continue
             parts[name] = Model(
                 inside(self.folder, part["path"]).absolute(),
                 part["format"],

@@ -61,8 +61,8 @@ def operators(model: Model, shapes: Mapping[str, Sequence[int]], limits: Limits 
     Nodes come in execution order, those of subgraphs after their owner. Raises `InvalidInput` where `shapes` do not
     fit the signature.
     """
-    if model.format == "torch":
-        return ()  # a module that cannot be exported shows no operators
+    if model.format in ("torch", "ctranslate2"):
+        return ()  # a module that cannot be exported shows no operators, nor do CTranslate2's files
     payload = {"path": str(model.path), "shapes": {name: [int(n) for n in shape] for name, shape in shapes.items()}}
     return tuple(Operator.from_json(item) for item in _run("operators_worker", payload, model.path, limits))
 

@@ -35,6 +35,11 @@ def load(
     """Build the folder's model in a worker, and export it."""
     config = read(folder / "config.json")
     check_code(folder, config, trust)
+    if "model_type" not in config and (folder / "model.bin").is_file() and any(folder.glob("vocabulary.*")):
+        raise InvalidInput(
+            f"{folder.name} is in CTranslate2's own form, which is not read as a source",
+            "give the Hugging Face folder that it was converted from: the lever ctranslate2 converts it again",
+        )
     names = [str(name) for name in config.get("architectures") or ()]
     if any(name.endswith(GENERATES) for name in names):
         raise InvalidInput(
@@ -43,11 +48,26 @@ def load(
         )
     payload = {"folder": str(folder.absolute()), "into": str(into), "trust": trust}
     try:
-        return Model.from_json(
+        model = Model.from_json(
             run("hasten.intake.huggingface:make", payload, Limits(seconds=SECONDS), on_progress=on_progress)
         )
     except WorkerFailed as error:
         raise Failed(f"reading {folder.name} failed: {error.outcome.reason}") from None
+    remember(folder, model.path)
+    return model
+
+
+def remember(folder: Path, model: Path) -> None:
+    """Have a link to `folder` beside the file `model` that was made from it."""
+    link = beside(model)
+    if not link.exists() or not link.samefile(folder):
+        link.unlink(missing_ok=True)
+        link.symlink_to(folder.absolute())
+
+
+def beside(model: Path) -> Path:
+    """Where the folder lies that a model file was made from: a link, which is not there for other models."""
+    return model.with_name("source")
 
 
 def check_code(folder: Path, config: Mapping[str, Any], trust: bool) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hasten.errors import InvalidInput
-from hasten.intake.huggingface import COMMAND, read
+from hasten.intake.huggingface import COMMAND, read, remember
 from hasten.isolate import Limits, run
 from hasten.model import Facts, Model, Signature
 
@@ -52,19 +52,25 @@ def load(folder: Path, into: Path, on_progress: Callable[[float | None, str], No
     weights = sorted(folder.glob("*.safetensors"))
     if not weights:
         raise InvalidInput(f"{folder.name} has no model.safetensors", "save it with safe_serialization=True")
-    digest = hashlib.sha256(VERSION.encode())
-    for file in [folder / "config.json", *(folder / name for name in NEEDED), *weights]:
-        with file.open("rb") as opened:
-            digest.update(hashlib.file_digest(opened, "sha256").digest())
-    target = into / f"{digest.hexdigest()[:24]}-{folder.name[:64]}"
+    target = into / f"{identity(folder)}-{folder.name[:64]}"
     model = target / f"{folder.name[:64]}.xml"
     if not model.is_file() or not (target / RULES).is_file():
         size = sum(file.stat().st_size for file in weights)
         payload = {"folder": str(folder.absolute()), "into": str(target), "name": model.name}
         run(f"{__name__}:convert", payload, Limits((6 << 30) + 10 * size, LIMIT_S), on_progress=on_progress)
+    remember(folder, model)
     from hasten import formats
 
     return formats.load(model)
+
+
+def identity(folder: Path) -> str:
+    """A hash of what the conversion of `folder` depends on, of 24 letters."""
+    digest = hashlib.sha256(VERSION.encode())
+    for file in [folder / "config.json", *(folder / name for name in NEEDED), *sorted(folder.glob("*.safetensors"))]:
+        with file.open("rb") as opened:
+            digest.update(hashlib.file_digest(opened, "sha256").digest())
+    return digest.hexdigest()[:24]
 
 
 def parts(model: Model) -> Mapping[str, Model]:

@@ -25,7 +25,7 @@ from hasten.levers.modelfile import (
     same_signature,
     save_openvino,
 )
-from hasten.levers.prediction import rate
+from hasten.levers.prediction import default_runtime, rate
 from hasten.model import Model
 from hasten.recipe import Step
 from hasten.variant import Variant
@@ -198,7 +198,7 @@ def check(before: Model, after: Model, case: Case) -> None:
         pair = (first, alike[-1])
         batches.append({n: np.stack([row[n] for row in pair]) if n in batched else first[n] for n in first})
     exact = Settings(precision="fp32")
-    with_ = "openvino" if after.format == "openvino" else "onnxruntime"
+    with_ = default_runtime(after.format)
     one = runtime("torch").load(before, exact)
     try:
         other = runtime(with_).load(after, exact)

@@ -57,8 +57,9 @@ def default_runtime(model_format: str) -> str:
 
 def format_of(case: Case) -> str:
     """The format that the recipe's steps leave the model in, before any runtime's own quantiser."""
-    if case.recipe.has("gguf"):
-        return "gguf"
+    for name in ("gguf", "ctranslate2"):
+        if case.recipe.has(name):
+            return name
     made = [step.options.get("to") for step in case.recipe.steps if step.lever == "export"]
     return str(made[-1]) if made else case.workload.model.format
 

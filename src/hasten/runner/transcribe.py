@@ -15,7 +15,7 @@ from hasten.model import Model
 from hasten.runner.cache import ResponseCache, of_decoder
 from hasten.runner.decoding import Decoding
 from hasten.runner.plan import check_keys
-from hasten.runtimes.base import Hearing, Listener, OperatorTime, Settings, SpeechRuntime
+from hasten.runtimes.base import Hearing, Listener, OperatorTime, Settings, SpeechRuntime, Writing
 
 if TYPE_CHECKING:
     import numpy as np
@@ -179,11 +179,11 @@ class Transcriber(Decoding):
         most = None if self.settings.margin_s is None else [sayable(len(piece)) for piece in pieces]
         with self._lend() as lent:
             lent.state.hear(self._together(pieces))
-            found = greedy(lent.state, len(pieces), self.rules, most)
+            found = written(lent.state, len(pieces), self.rules, most)
             again = [row for row, tokens in enumerate(found) if most is not None and len(tokens) >= most[row]]
             if again:
                 lent.state.hear(self._together([pieces[row] for row in again], whole=True))
-                for row, tokens in zip(again, greedy(lent.state, len(again), self.rules), strict=True):
+                for row, tokens in zip(again, written(lent.state, len(again), self.rules), strict=True):
                     found[row] = tokens
         return [self.rules.text(tokens) for tokens in found]
 
@@ -196,7 +196,7 @@ def open_transcriber(
     runner: Mapping[str, Any],
     cache: Mapping[str, Any] | None = None,
 ) -> Transcriber:
-    """A transcriber by `[runtime]`, `[runner]` and `[cache]` of a recipe; `parts` are features, encoder and main."""
+    """A transcriber by `[runtime]`, `[runner]` and `[cache]` of a recipe; `parts` are what the runtime needs."""
     base = Settings.from_recipe(settings)
     found = Transcriber(
         lambda: speech.listener(parts, base),
@@ -207,6 +207,16 @@ def open_transcriber(
     )
     found.load()
     return found
+
+
+def written(state: Hearing | Writing, clips: int, rules: Rules, most: Sequence[int] | None = None) -> list[list[int]]:
+    """The tokens of each clip that `state` heard, chosen by the runtime where it does that, and by `greedy` else."""
+    if not hasattr(state, "write"):
+        return greedy(state, clips, rules, most)
+    room = rules.positions - len(rules.prompt)
+    limits = [room] * clips if most is None else [min(room, each) for each in most]
+    found = state.write(rules.prompt, rules.suppress, max(limits))
+    return [tokens[:limit] for tokens, limit in zip(found, limits, strict=True)]
 
 
 def greedy(state: Hearing, clips: int, rules: Rules, most: Sequence[int] | None = None) -> list[list[int]]:

@@ -25,7 +25,14 @@ if TYPE_CHECKING:
     Batch = Mapping[str, np.ndarray]
 
 
-DEFAULT_RUNTIMES = {"onnx": "onnxruntime", "openvino": "openvino", "pt2": "torch", "torch": "torch", "gguf": "llamacpp"}
+DEFAULT_RUNTIMES = {
+    "onnx": "onnxruntime",
+    "openvino": "openvino",
+    "pt2": "torch",
+    "torch": "torch",
+    "gguf": "llamacpp",
+    "ctranslate2": "ctranslate2",
+}
 """The runtime that people who bring a format use today: what "as brought" means."""
 
 
@@ -164,10 +171,22 @@ class Hearing(Protocol):
     def keep(self, rows: np.ndarray) -> None: ...
 
 
+class Writing(Protocol):
+    """Clips under way together in a runtime that chooses their tokens by itself.
+
+    `hear` is that of `Hearing`. `write` gives the likeliest tokens of each clip one after another, without `prompt`
+    and the end, at most `most`; those in `suppress` are never chosen, and those that may not come first are the model's
+    own.
+    """
+
+    def hear(self, audio: np.ndarray) -> None: ...
+    def write(self, prompt: Sequence[int], suppress: Sequence[int], most: int) -> list[list[int]]: ...
+
+
 class Listener(Protocol):
     """A loaded speech model. `operators` are those of hearing clips [clips, samples]."""
 
-    def begin(self) -> Hearing: ...
+    def begin(self) -> Hearing | Writing: ...
     def operators(self, audio: np.ndarray, repeats: int = 10) -> list[OperatorTime]: ...
     def close(self) -> None: ...
 

@@ -21,7 +21,7 @@ from hasten.events import Event, OnEvent, ignore
 from hasten.lab.trial import Lab, quality_key
 from hasten.levers import Case, Lever, Need, Prediction, Proposal
 from hasten.measurement import Figure, Trial
-from hasten.recipe import Recipe
+from hasten.recipe import Recipe, Step
 from hasten.search.answer import explained, front, unchanged, why
 from hasten.search.candidates import (
     BASELINE,
@@ -558,7 +558,7 @@ class Search:
 
     def _full_precision(self, recipe: Recipe) -> bool:
         """Whether this is some runtime at fp32 with the runner of the model as brought."""
-        plain = all(step.lever == "export" for step in recipe.steps)
+        plain = all(step.lever == "export" or step == Step("ctranslate2") for step in recipe.steps)
         same = plain and recipe.runner == self.brought.runner and not recipe.cache
         return (
             same
