@@ -91,7 +91,8 @@ class IreeSession:
         try:
             found = program(*arrays.values())
             outputs = found if isinstance(found, tuple) else (found,)
-            return {name: np.asarray(each) for name, each in zip(self._outputs, outputs, strict=True)}
+            # Copied: IREE 3.13's own views do not keep the memory that they show, and the next batches overwrite it.
+            return {name: each.to_host().copy() for name, each in zip(self._outputs, outputs, strict=True)}
         except Exception as error:
             raise _iree_error(error) from None
 
