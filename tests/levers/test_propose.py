@@ -135,6 +135,7 @@ def test_iree_is_proposed_with_a_low_prior_and_last() -> None:
         ("iree", True),
     ]
     assert proposals[-1].gain.factor < 1
+    assert [p.late for p in RuntimeChoice().propose(replace(case, runtimes=("iree",)))] == [False]
     back = list(RuntimeChoice().propose(replace(case, recipe=proposals[-1].recipe)))
     assert "onnxruntime" in [p.recipe.runtime["name"] for p in back]
 

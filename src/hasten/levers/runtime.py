@@ -83,8 +83,9 @@ class RuntimeChoice(SettingsLever):
                 yield from self._openvino(case)
             else:
                 recipe = case.recipe.edit("runtime", name=name, precision=None)
-                gain = SELDOM_FASTER.get(name, FULL_PRECISION)
-                yield Proposal(recipe, gain, f"execute on {name}", self.name, late=name in SELDOM_FASTER)
+                late = name in SELDOM_FASTER and len(case.runtimes) > 1  # alone, it was asked for by name
+                gain = SELDOM_FASTER[name] if late else FULL_PRECISION
+                yield Proposal(recipe, gain, f"execute on {name}", self.name, late)
 
     def _openvino(self, case: Case) -> Iterable[Proposal]:
         # precision is always written down: OpenVINO's default is bf16 on some processors and fp32 on others

@@ -36,6 +36,9 @@ class Iree:
     beside = ("iree-base-compiler", "onnx")
     accepts = frozenset({"onnx"})
     precisions = ("fp32",)
+    probed = (
+        False  # its compiler makes one kernel of the probe's row of operators, and starting each then costs nothing
+    )
 
     def availability(self) -> Availability:
         for package in (self.package, *self.beside):
