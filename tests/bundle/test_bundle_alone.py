@@ -268,3 +268,7 @@ def test_a_bundle_on_iree_compiles_the_model_where_it_runs(tmp_path: Path, monke
         for i, expected in enumerate(case.run_here(made)):
             np.testing.assert_allclose(found["pooled"][i], expected["pooled"], rtol=1e-5)
     assert len(list((tmp_path / "cache" / "hasten" / "iree").glob("*.vmfb"))) == 1
+    next(site.glob("iree_base_compiler*.dist-info")).unlink()
+    ran = alone(tmp_path, site, str(out / "run.py"), "in.npz", "out.npz")
+    assert ran.returncode == 2
+    assert re.search(r"pip install iree-base-runtime==\S+ iree-base-compiler==\S+ onnx==", ran.stderr)

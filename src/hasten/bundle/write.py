@@ -192,7 +192,12 @@ def _fill(
         "trial": trial.id,
         "recipe": trial.recipe.to_json(),
         "recipe_sha256": trial.recipe.sha256,
-        "runtime": {"name": engine.name, "package": package, "version": versions[package]},
+        "runtime": {
+            "name": engine.name,
+            "package": package,
+            "version": versions[package],
+            "beside": {name: versions[name] for name in beside},
+        },
         "program": variant.program,
         "fallback": second,
         "parts": parts,

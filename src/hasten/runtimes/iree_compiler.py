@@ -59,7 +59,8 @@ def compiled_program(model: Model, shapes: FixedShapes | None, level: str | None
 
 
 def _program_key(model: Model, shapes: FixedShapes | None, level: str | None) -> str:
-    told = [model.sha256, shapes, level, version(COMPILER), version("onnx"), _processor()]
+    content = model.sha256 or hashlib.sha256(model.path.read_bytes()).hexdigest()
+    told = [content, shapes, level, version(COMPILER), version("onnx"), _processor()]
     return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:32]
 
 
