@@ -33,6 +33,8 @@ BOX_S = 180.0
 """One peer may take this long to be made, and as long again to be tuned."""
 ALLOWED_S = {1: 170.0, 32: 130.0}
 """All peers of a shape together: none is begun after that. What a tool made for the first shape serves the second."""
+MORE_S = 60.0
+"""A model that came as a Hugging Face folder has two peers more."""
 JUDGED = 400
 NO_TIME = "not tried: the time for the peers of this shape was over"
 PLAIN_INT8 = {"scheme": "mixed"}
@@ -156,7 +158,7 @@ def contenders(scene: Scene) -> list[Contender]:
         if scene.factory is not None:
             tool = environments.TORCHAO
             tries.append((tool.name, tool.setup, lambda: _torchao(scene)))
-    until = time.monotonic() + ALLOWED_S[scene.hand]
+    until = time.monotonic() + ALLOWED_S[scene.hand] + (MORE_S if scene.source is not None else 0.0)
     found = [
         attempt(scene, *each) if time.monotonic() < until else Contender(each[0], commands=each[1], reason=NO_TIME)
         for each in tries
