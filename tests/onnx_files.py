@@ -15,6 +15,7 @@ _TYPES = {
     "float16": TensorProto.FLOAT16,
     "int64": TensorProto.INT64,
     "int32": TensorProto.INT32,
+    "bool": TensorProto.BOOL,
     "string": TensorProto.STRING,
 }
 

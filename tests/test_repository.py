@@ -117,10 +117,10 @@ def test_the_constraints_pin_every_requirement_exactly():
     assert not missing, f"not pinned: {missing}"
 
 
-def test_all_extras_are_in_all_but_those_for_work_on_hasten_and_what_is_built_from_source():
+def test_all_extras_are_in_all_but_those_for_work_on_hasten_and_what_is_large_or_built_from_source():
     extras = PYPROJECT["project"]["optional-dependencies"]
     (everything,) = extras["all"]
-    assert Requirement(everything).extras == set(extras) - {"all", "dev", "docs", "llamacpp"}
+    assert Requirement(everything).extras == set(extras) - {"all", "dev", "docs", "iree", "llamacpp"}
 
 
 def test_the_version_is_written_once():

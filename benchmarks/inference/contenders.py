@@ -26,21 +26,28 @@ from hasten.goal import Drop
 from hasten.isolate import Limits, Worker
 from hasten.isolate import run as in_worker
 from hasten.recipe import Recipe, Step
+from hasten.study import Study
 from hasten.variant import Variant
 
 BOX_S = 180.0
 """One peer may take this long to be made, and as long again to be tuned."""
 ALLOWED_S = {1: 170.0, 32: 130.0}
 """All peers of a shape together: none is begun after that. What a tool made for the first shape serves the second."""
+MORE_S = 60.0
+"""A model that came as a Hugging Face folder has two peers more."""
 JUDGED = 400
 NO_TIME = "not tried: the time for the peers of this shape was over"
 PLAIN_INT8 = {"scheme": "mixed"}
 EXACT = Recipe((), {"name": "onnxruntime"}, {"batch": 1})
+ON_ONNXRUNTIME = Recipe((), {"name": "onnxruntime"})
 
 
 @dataclass(frozen=True)
 class Scene:
-    """One model at one shape: `hand` samples go through together; `folder` is for whatever is made."""
+    """One model at one shape: `hand` samples go through together; `folder` is for whatever is made.
+
+    `source` is the Hugging Face folder that the model was exported from, where it was.
+    """
 
     run: Run
     model: str
@@ -50,6 +57,7 @@ class Scene:
     folder: Path
     transformer: bool = False
     factory: str | None = None
+    source: str | None = None
 
     @property
     def indices(self) -> list[int]:
@@ -145,12 +153,12 @@ def contenders(scene: Scene) -> list[Contender]:
         prepare_tools(scene)
         name = "NNCF INT8 with accuracy control"
         tries.append((name, (_installed(name),), lambda: _controlled(scene)))
-        for tool in environments.TOOLS:
+        for tool in _tools(scene):
             tries.append((tool.name, (*tool.setup, " ".join(tool.command)), lambda tool=tool: _made(scene, tool)))  # type: ignore[misc]
         if scene.factory is not None:
             tool = environments.TORCHAO
             tries.append((tool.name, tool.setup, lambda: _torchao(scene)))
-    until = time.monotonic() + ALLOWED_S[scene.hand]
+    until = time.monotonic() + ALLOWED_S[scene.hand] + (MORE_S if scene.source is not None else 0.0)
     found = [
         attempt(scene, *each) if time.monotonic() < until else Contender(each[0], commands=each[1], reason=NO_TIME)
         for each in tries
@@ -160,13 +168,17 @@ def contenders(scene: Scene) -> list[Contender]:
 
 def prepare_tools(scene: Scene) -> None:
     """Install what is not yet there; what cannot be installed says so again when it is its turn."""
-    for tool in (*environments.TOOLS, environments.TORCHAO):
+    for tool in (*_tools(scene), environments.TORCHAO):
         try:
             seconds = environments.installed(tool)
         except HastenError as error:
             scene.run.say(f"  {tool.name}: {error.cause}")
         else:
             scene.run.say(f"  {tool.name}: installed, which takes {seconds:.0f} s")
+
+
+def _tools(scene: Scene) -> tuple[Tool, ...]:
+    return environments.TOOLS + (environments.OPTIMUM_INTEL if scene.source is not None else ())
 
 
 def in_process(transformer: bool) -> dict[str, Recipe]:
@@ -299,34 +311,56 @@ def _kept(scene: Scene, name: str, make: Callable[[Path], tuple[Path, float]]) -
 
 def _made(scene: Scene, tool: Tool) -> Contender:
     def make(folder: Path) -> tuple[Path, float]:
-        samples = folder.with_suffix(".npz")
-        study = scene.found.study
-        call = {
-            "samples": str(study.workload.samples.path),
-            "indices": list(study.workload.split(study.seed).calibration)[:100],
-            "names": [tensor.name for tensor in study.workload.model.signature.inputs],
-            "into": str(samples),
-        }
-        in_worker("benchmarks.inference.contenders:stack", call)
-        done = environments.made(tool, study.workload.model.path, samples, folder)
+        done = made_by(tool, scene.found.study, folder, scene.source or "")
         return done.path, done.setup_s
 
     path, setup_s = _kept(scene, tool.name, make)
-    recipe = Recipe((), {"name": "onnxruntime"})
     variant = Variant({"main": formats.load(path)})
-    found = tuned(scene, tool.name, variant, list(settings(recipe, scene.hand, scene.cores)))
-    return replace(found, seconds=setup_s)
+    recipes = on_openvino(scene) if path.suffix == ".xml" else settings(ON_ONNXRUNTIME, scene.hand, scene.cores)
+    return replace(tuned(scene, tool.name, variant, list(recipes)), seconds=setup_s)
+
+
+def made_by(tool: Tool, study: Study, folder: Path, source: str) -> environments.Made:
+    """What the tool makes of the study's model, with its calibration samples. Raises `Failed` with the reason."""
+    samples, workload = folder.with_suffix(".npz"), study.workload
+    call = {
+        "samples": str(workload.samples.path),
+        "indices": list(workload.split(study.seed).calibration)[:100],
+        "names": [tensor.name for tensor in workload.model.signature.inputs],
+        "into": str(samples),
+    }
+    in_worker("benchmarks.inference.contenders:stack", call)
+    output = workload.output or workload.model.signature.outputs[0].name
+    return environments.made(tool, workload.model.path, samples, folder, source=source, output=output)
+
+
+def on_openvino(scene: Scene) -> list[Recipe]:
+    """Every setting of a file for OpenVINO, in both precisions."""
+    return [
+        each
+        for precision in ("fp32", "bf16")
+        for each in settings(Recipe((), {"name": "openvino", "precision": precision}), scene.hand, scene.cores)
+    ]
 
 
 def stack(payload: dict[str, Any], scope: Any) -> None:
-    """Worker function: samples of one shape as one array for each input, for tools that know nothing of hasten."""
+    """Worker function: samples as one array for each input, for tools that know nothing of hasten.
+
+    Those of different sizes are padded with zeros, which texts take.
+    """
     import numpy as np
 
     from hasten.data import SampleSet
 
     samples = SampleSet.open(Path(payload["samples"]))
     rows = [samples[i] for i in payload["indices"]]
-    np.savez(payload["into"], **{name: np.stack([row[name] for row in rows]) for name in payload["names"]})
+
+    def stacked(arrays: list[Any]) -> Any:
+        largest = np.max([array.shape for array in arrays], axis=0)
+        room = [[(0, most - size) for most, size in zip(largest, array.shape, strict=True)] for array in arrays]
+        return np.stack([np.pad(array, pads) if pads else array for array, pads in zip(arrays, room, strict=True)])
+
+    np.savez(payload["into"], **{name: stacked([row[name] for row in rows]) for name in payload["names"]})
 
 
 def _controlled(scene: Scene) -> Contender:
@@ -356,12 +390,7 @@ def _controlled(scene: Scene) -> Contender:
 
     path, _ = _kept(scene, name, make)
     variant = Variant({"main": formats.load(path)})
-    recipes = [
-        each
-        for precision in ("fp32", "bf16")
-        for each in settings(Recipe((), {"name": "openvino", "precision": precision}), scene.hand, scene.cores)
-    ]
-    return tuned(scene, name, variant, recipes)
+    return tuned(scene, name, variant, on_openvino(scene))
 
 
 def _torchao(scene: Scene) -> Contender:

@@ -17,7 +17,7 @@ from pathlib import Path
 from benchmarks.common import downloads
 from hasten.errors import Failed
 
-INSTALL_S, MAKE_S = 180.0, 180.0
+INSTALL_S, MAKE_S = 300.0, 180.0
 PINNED = ("torch==2.13.0", "onnx==1.23.2", "onnxruntime==1.32.0")
 """As hasten's own environment has them, so that an artefact is not refused for its version."""
 SCRIPTS = Path(__file__).parent / "tools"
@@ -28,20 +28,24 @@ QUIET = {"HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1", "HF_HUB_DISABLE_TELEMETRY":
 class Tool:
     """`undeclared` names packages that the tool imports and does not ask for: without them it does not start.
 
-    `command` has the places {bin}, {script}, {model}, its {folder}, {samples} and {into}; a file ending in .onnx
-    or .xml in the folder {into} is what it made. A tool without a command is a library: it is installed alone, beside
-    hasten's own torch.
+    `harmful` names those that it asks for and that keep it from starting here, as they do not fit this PyTorch: they
+    are removed. `command` has the places {bin}, {script}, {model}, its {folder}, {samples}, {output} (the name of the
+    output that counts), {source} (the Hugging Face folder that the model was exported from) and {into}; a file ending
+    in .onnx or .xml in the folder {into} is what it made. A tool without a command is a library: it is installed alone,
+    beside hasten's own torch.
     """
 
     name: str
     packages: tuple[str, ...]
     command: tuple[str, ...] = ()
     undeclared: tuple[str, ...] = ()
+    harmful: tuple[str, ...] = ()
 
     @property
     def folder(self) -> Path:
         """Changes with whatever is installed."""
-        key = hashlib.sha256(json.dumps([self.packages, self.undeclared, PINNED, sys.version]).encode()).hexdigest()
+        what = [self.packages, self.undeclared, PINNED, sys.version, *([self.harmful] if self.harmful else [])]
+        key = hashlib.sha256(json.dumps(what).encode()).hexdigest()
         return downloads() / "peers" / key[:16]
 
     @property
@@ -50,7 +54,8 @@ class Tool:
         packages = " ".join(self.packages + self.undeclared)
         if not self.command:
             return (f"pip install --no-deps {packages}",)
-        return "python -m venv peer", f"peer/bin/pip install {packages}"
+        removed = [f"peer/bin/pip uninstall -y {' '.join(self.harmful)}"] if self.harmful else []
+        return "python -m venv peer", f"peer/bin/pip install {packages}", *removed
 
 
 @dataclass(frozen=True)
@@ -95,12 +100,14 @@ def _install(tool: Tool, marker: Path) -> float:
     else:
         pip += ["install", "--no-deps", "--target", str(tool.folder / "beside")]
     within([*pip, "--quiet", *tool.packages, *tool.undeclared], INSTALL_S, "installing")
+    if tool.harmful:
+        within([*pip[:-3], "uninstall", "--yes", "--quiet", *tool.harmful], INSTALL_S, "installing")
     seconds = time.monotonic() - start
     marker.write_text(json.dumps({"seconds": seconds}))
     return seconds
 
 
-def made(tool: Tool, model: Path, samples: Path, into: Path) -> Made:
+def made(tool: Tool, model: Path, samples: Path, into: Path, *, source: str = "", output: str = "") -> Made:
     """Install the tool and run its command. Raises `Failed` with the last line that it wrote."""
     setup_s = installed(tool)
     shutil.rmtree(into, ignore_errors=True)
@@ -114,6 +121,8 @@ def made(tool: Tool, model: Path, samples: Path, into: Path) -> Made:
         "model": str(alone / "model.onnx"),
         "folder": str(alone),
         "samples": str(samples),
+        "source": source,
+        "output": output,
         "into": str(into),
     }
     start = time.monotonic()
@@ -223,4 +232,22 @@ TOOLS = (
         ("datasets",),
     ),
 )
+OPTIMUM_INTEL = tuple(
+    Tool(
+        f"Optimum Intel {name}",
+        ("optimum-intel[nncf,openvino]==2.2.0", "openvino==2026.4.1", "nncf==3.4.0"),
+        (
+            "{bin}/python",
+            "{script}/optimum_intel.py",
+            how,
+            "{source}",
+            "{samples}",
+            "{output}",
+            "{into}/model.xml",
+        ),
+        harmful=("torchvision",),
+    )
+    for how, name in (("weights", "INT8 weights"), ("full", "INT8 (OVQuantizer)"))
+)
+"""For models that came as Hugging Face folders."""
 TORCHAO = Tool("torchao INT8 (dynamic), compiled", ("torchao==0.18.0",))

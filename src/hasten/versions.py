@@ -5,7 +5,10 @@ from __future__ import annotations
 import platform
 from importlib.metadata import PackageNotFoundError, version
 
-PACKAGES = ("hasten", "numpy", "onnx", "onnxruntime", "onnxruntime-gpu", "openvino", "nncf", "onnxslim", "torch")
+PACKAGES = (
+    *("hasten", "numpy", "onnx", "onnxruntime", "onnxruntime-gpu", "openvino", "nncf", "onnxslim", "torch"),
+    *("iree-base-compiler", "iree-base-runtime"),
+)
 
 
 def versions() -> dict[str, str]:

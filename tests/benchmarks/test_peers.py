@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from benchmarks import tables
@@ -14,6 +15,7 @@ from benchmarks.common import Run, Taken
 from benchmarks.inference import contenders, environments, magika, silero, table
 from benchmarks.inference.environments import Tool, last_line, within
 from benchmarks.inference.hands import settings
+from hasten.data import SampleSet
 from hasten.errors import Failed
 from hasten.recipe import Recipe, Step
 
@@ -149,3 +151,20 @@ def test_the_voice_is_the_same_every_time_and_within_range() -> None:
     assert (once == again).all()
     assert len(once) == silero.RATE
     assert 0.1 < abs(once).max() < 1.0
+
+
+def test_optimum_intel_is_for_models_that_came_as_hugging_face_folders(tmp_path: Path) -> None:
+    assert {case.name for case in table.CASES if case.source is not None} == {"minilm"}
+    assert all("{source}" in tool.command for tool in environments.OPTIMUM_INTEL)
+    assert not any("{source}" in tool.command for tool in environments.TOOLS)
+    (first, second) = environments.OPTIMUM_INTEL
+    assert first.folder == second.folder
+    assert first.setup[-1] == "peer/bin/pip uninstall -y torchvision"
+
+
+def test_samples_of_different_sizes_are_padded_for_the_tools(tmp_path: Path) -> None:
+    data = SampleSet.write(tmp_path / "samples", [{"ids": np.ones(n, np.int64)} for n in (2, 3)])
+    payload = {"samples": str(data.path), "indices": [0, 1], "names": ["ids"], "into": str(tmp_path / "s.npz")}
+    contenders.stack(payload, None)
+    with np.load(tmp_path / "s.npz") as found:
+        assert found["ids"].tolist() == [[1, 1, 0], [1, 1, 1]]

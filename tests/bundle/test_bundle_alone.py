@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, distribution
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -50,13 +51,13 @@ def packages(requirements: Path) -> set[Path]:
     return found
 
 
-def alone(folder: Path, site: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def alone(folder: Path, site: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run Python in `folder` with nothing but the standard library and `site`."""
     keep = {key: value for key, value in os.environ.items() if key in ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH")}
     return subprocess.run(
         [sys.executable, "-S", "-s", *arguments],
         cwd=folder,
-        env={**keep, "PYTHONPATH": str(site), "PYTHONDONTWRITEBYTECODE": "1"},
+        env={**keep, **variables, "PYTHONPATH": str(site), "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
         text=True,
         timeout=120,
@@ -242,3 +243,32 @@ def test_the_fallback_runs_where_the_runtime_is_missing(tmp_path: Path, monkeypa
         assert loaded({"image": image})["logits"].shape == (9, 5)
     with pytest.warns(UserWarning, match="fallback"):
         assert bundle.read(out).recipe.runtime["name"] == "onnxruntime"
+
+
+@pytest.mark.skipif(find_spec("iree") is None, reason="iree-base-compiler and iree-base-runtime are not installed")
+def test_a_bundle_on_iree_compiles_the_model_where_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    made = case.study(tmp_path, "text", recipe=Recipe(runtime={"name": "iree", "threads": 1}))
+    out = bundle.write(
+        made, case.chosen(made), case.variant(made), tmp_path / "b", outputs=case.reference(made, tmp_path)
+    )
+    pinned = (out / "requirements.txt").read_text()
+    assert all(f"{name}==" in pinned for name in ("iree-base-compiler", "iree-base-runtime", "onnx"))
+    site = tmp_path / "site"
+    site.mkdir()
+    for path in packages(out / "requirements.txt"):
+        (site / path.name).symlink_to(path)
+    samples = case.texts()
+    np.savez(
+        tmp_path / "in.npz", **{f"{name}[{i}]": a for i, sample in enumerate(samples) for name, a in sample.items()}
+    )
+    ran = alone(tmp_path, site, str(out / "run.py"), "in.npz", "out.npz", XDG_CACHE_HOME=str(tmp_path / "cache"))
+    assert (ran.returncode, ran.stderr) == (0, "")
+    with np.load(tmp_path / "out.npz") as found:
+        for i, expected in enumerate(case.run_here(made)):
+            np.testing.assert_allclose(found["pooled"][i], expected["pooled"], rtol=1e-5)
+    assert len(list((tmp_path / "cache" / "hasten" / "iree").glob("*.vmfb"))) == 1
+    next(site.glob("iree_base_compiler*.dist-info")).unlink()
+    ran = alone(tmp_path, site, str(out / "run.py"), "in.npz", "out.npz")
+    assert ran.returncode == 2
+    assert re.search(r"pip install iree-base-runtime==\S+ iree-base-compiler==\S+ onnx==", ran.stderr)

@@ -1,10 +1,13 @@
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
-from hasten.diagnose import probe
+from hasten.device import Device
+from hasten.diagnose import device, probe
 from hasten.errors import HastenError
 from hasten.isolate import Limits, run
-from hasten.runtimes import OperatorTime
+from hasten.runtimes import Availability, OperatorTime
 
 
 class Scope:
@@ -55,3 +58,19 @@ def test_bandwidths_are_measured_in_a_worker():
     found = run("hasten.diagnose.probe:memory", payload, Limits(seconds=60))
     assert set(found) == {"read", "copy", "cache"}
     assert all(len(values) == 2 and min(values) > 0 for values in found.values())
+
+
+def test_a_runtime_that_says_so_takes_no_part_in_the_limits(monkeypatch) -> None:
+    asked: list[str] = []
+    known = {"kernels": SimpleNamespace(), "compiler": SimpleNamespace(probed=False)}
+    for each in known.values():
+        each.accepts, each.availability = frozenset({"onnx"}), lambda: Availability(True, version="1")
+
+    def probe(target: str, payload: dict[str, object], *_: object) -> dict[str, object]:
+        asked.append(str(payload.get("runtime", "")))
+        return {"rates": {}, "dispatch_us": [], "operator_us": []} if "runtime" in payload else {}
+
+    monkeypatch.setattr(device, "all_runtimes", lambda: known)
+    monkeypatch.setattr(device, "run", probe)
+    device.measure(Device("test", "cpu", (0,), 1 << 30), quick=True)
+    assert asked == ["kernels", ""]

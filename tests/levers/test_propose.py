@@ -126,6 +126,20 @@ def test_another_runtime_is_proposed_with_its_precision_written_down() -> None:
     assert not list(RuntimeChoice().propose(paper_case(CNN, ORT.with_step(Step("int8")))))
 
 
+def test_iree_is_proposed_with_a_low_prior_and_last() -> None:
+    case = paper_case(CNN, ORT, runtimes=("onnxruntime", "openvino", "iree"))
+    proposals = list(RuntimeChoice().propose(case))
+    assert [(p.recipe.runtime["name"], p.late) for p in proposals] == [
+        ("openvino", False),
+        ("openvino", False),
+        ("iree", True),
+    ]
+    assert proposals[-1].gain.factor < 1
+    assert [p.late for p in RuntimeChoice().propose(replace(case, runtimes=("iree",)))] == [False]
+    back = list(RuntimeChoice().propose(replace(case, recipe=proposals[-1].recipe)))
+    assert "onnxruntime" in [p.recipe.runtime["name"] for p in back]
+
+
 def test_openvino_is_tried_once_for_a_converted_estimator() -> None:
     case = paper_case({"TreeEnsembleClassifier": 1}, ORT)
     (once,) = RuntimeChoice().propose(case)

@@ -13,6 +13,7 @@ from hasten.goal import Goal
 from hasten.lab.store import Store
 from hasten.lab.trial import quality_key
 from hasten.levers import Need, Prediction, Proposal
+from hasten.levers.base import SettingsLever
 from hasten.recipe import Recipe
 
 
@@ -71,6 +72,43 @@ def test_the_model_as_brought_is_the_answer_when_nothing_wins(store):
     assert all(t.status == "rejected" and t.reason for t in tried)
     assert lab.asked == []
     assert lab.raced == []
+
+
+class LateEngine(SettingsLever):
+    """A runtime that seldom wins, proposed from every recipe."""
+
+    name = "late engine"
+
+    def propose(self, case):
+        if case.recipe.runtime.get("name") != "late":
+            recipe = case.recipe.edit("runtime", name="late", precision=None)
+            yield Proposal(recipe, Prediction(0.6, "prior"), "execute on late", self.name, late=True)
+
+
+def _late(recipe: Recipe) -> Truth:
+    """0.3x on the late runtime, of what the same recipe reaches elsewhere."""
+    if recipe.runtime.get("name") != "late":
+        return truth(recipe)
+    return Truth(0.3 * truth(recipe.edit("runtime", name="plain")).speed)
+
+
+def test_what_seldom_wins_is_tried_once_all_else_was_and_is_not_built_upon(store):
+    running, lab = search(store, lab=FakeLab(study().goal, _late), given=levers(LateEngine()))
+    found = running.run()
+    assert found.best.recipe == BEST
+    on_late = {t.id: t for t in found.trials if t.recipe.runtime.get("name") == "late"}
+    tried = [number for number, id_ in enumerate(lab.screened) if id_ in on_late]
+    assert 1 <= len(tried) <= 2
+    assert min(tried) >= len(lab.screened) - len(tried)
+    assert all(t.reason for t in on_late.values())
+
+
+def test_what_seldom_wins_is_the_answer_where_it_does(store):
+    def surprising(recipe: Recipe) -> Truth:
+        return Truth(9.0) if recipe.runtime.get("name") == "late" else truth(recipe)
+
+    running, _ = search(store, lab=FakeLab(study().goal, surprising), given=levers(LateEngine()))
+    assert running.run().best.recipe.runtime["name"] == "late"
 
 
 def test_a_winner_whose_quality_does_not_hold_gives_way_to_the_next(store):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hasten.bundle.generation import BundledGenerator
-from hasten.bundle.manifest import check_files, read_manifest, refuse_code
+from hasten.bundle.manifest import check_files, pins, read_manifest, refuse_code
 from hasten.bundle.pack import MAX_BYTES, unpack
 from hasten.bundle.program import BundledModel
 from hasten.bundle.read import usable
@@ -97,5 +97,7 @@ def _runtime(manifest: dict[str, Any]) -> Runtime:
     try:
         return runtime(str(wanted.get("name")))
     except InvalidInput as error:
-        pin = f"{wanted.get('package')}=={wanted.get('version')}"
-        raise InvalidInput(f"this bundle needs {pin}: {error.cause}", "install it", f"pip install {pin}") from None
+        needed = pins(wanted)
+        raise InvalidInput(
+            f"this bundle needs {needed}: {error.cause}", "install it", f"pip install {needed}"
+        ) from None

@@ -54,6 +54,12 @@ def parse_manifest(content: bytes, where: str) -> dict[str, Any]:
     return dict(found)
 
 
+def pins(wanted: Mapping[str, Any]) -> str:
+    """The packages with their versions that the runtime of a manifest is, as pip takes them."""
+    found = {wanted.get("package"): wanted.get("version"), **(wanted.get("beside") or {})}
+    return " ".join(f"{name}=={number}" for name, number in found.items())
+
+
 def check_relative(name: str, where: str) -> None:
     """Refuse a path that is absolute, leads upwards, or is written in another system's way."""
     path = PurePosixPath(name)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hasten.bundle.manifest import check_files, inside, read_manifest
+from hasten.bundle.manifest import check_files, inside, pins, read_manifest
 from hasten.errors import Failed, InvalidInput
 from hasten.model import Facts, Model, Signature, Tensor
 from hasten.runner.cache import from_recipe
@@ -40,9 +40,8 @@ class BundledModel:
             check_files(self.folder, manifest)
         available = runtime.availability()
         if not available.usable:
-            wanted = manifest["runtime"]
-            pin = f"{wanted['package']}=={wanted['version']}"
-            raise InvalidInput(f"this bundle needs {pin}: {available.reason}", "install it", f"pip install {pin}")
+            needed = pins(manifest["runtime"])
+            raise InvalidInput(f"this bundle needs {needed}: {available.reason}", "install it", f"pip install {needed}")
         try:
             self.signature = Signature.from_json(manifest["signature"])
             self._samples = {tensor["name"]: Tensor.from_json(tensor) for tensor in manifest["samples"]}

@@ -163,10 +163,10 @@ def _fill(
 ) -> dict[str, Any]:
     folder.mkdir(exist_ok=True)
     second = (folder / FALLBACK).is_dir()
-    package = _package(engine)
+    package, beside = _package(engine), tuple(getattr(engine, "beside", ()))
     texts = "tokenizer" in variant.parts
     words = WORDS[variant.program] if texts and variant.parts["tokenizer"].format != "gguf" else ()
-    versions = {name: study.versions.get(name) or version(name) for name in (package, "numpy", *words)}
+    versions = {name: study.versions.get(name) or version(name) for name in (package, *beside, "numpy", *words)}
     parts = {
         name: _copy(folder, name, model, limits)
         for name, model in variant.parts.items()
@@ -178,8 +178,8 @@ def _fill(
         "recipe.toml": trial.recipe.to_toml(),
         "study.json": _json(_without_folders(study).to_json()),
         "requirements.txt": "".join(f"{name}=={number}\n" for name, number in sorted(versions.items())),
-        "README.md": readme(study, trial, package),
-        "run.py": run_script(engine, package, version("hasten"), variant.program, fallback=second),
+        "README.md": readme(study, trial, _listed(package, beside)),
+        "run.py": run_script(engine, _listed(package, beside), version("hasten"), variant.program, fallback=second),
     }.items():
         (folder / name).write_text(text, encoding="utf-8")
     os.chmod(folder / "run.py", 0o755)
@@ -192,7 +192,12 @@ def _fill(
         "trial": trial.id,
         "recipe": trial.recipe.to_json(),
         "recipe_sha256": trial.recipe.sha256,
-        "runtime": {"name": engine.name, "package": package, "version": versions[package]},
+        "runtime": {
+            "name": engine.name,
+            "package": package,
+            "version": versions[package],
+            "beside": {name: versions[name] for name in beside},
+        },
         "program": variant.program,
         "fallback": second,
         "parts": parts,
@@ -235,6 +240,11 @@ def _package(engine: Runtime) -> str:
     top = type(engine).__module__.partition(".")[0]
     providers = found.get(engine.name, []) if top == "hasten" else found.get(top, [])
     return sorted(providers, key=len)[0] if providers else engine.name
+
+
+def _listed(package: str, beside: Sequence[str]) -> str:
+    """What a bundle needs, in words."""
+    return f"{', '.join((package, *beside[:-1]))} and {beside[-1]}" if beside else package
 
 
 def _without_folders(study: Study) -> Study:

@@ -19,7 +19,7 @@ from hasten.diagnose.quota import quota
 from hasten.errors import HastenError, InvalidInput
 from hasten.isolate import Limits, run
 from hasten.measurement import Figure
-from hasten.runtimes import all_runtimes
+from hasten.runtimes import Runtime, all_runtimes
 from hasten.runtimes.nvidia import gpus
 
 PROBE = "6"
@@ -105,7 +105,7 @@ def measure(bare: Device, quick: bool = False, on_progress: Progress | None = No
     limits = Limits(cpus=bare.cpus or None, seconds=60)
     repeats = QUICK_REPEATS if quick else REPEATS
     seen: dict[str, dict[str, Any]] = {}
-    for name, runtime in all_runtimes().items():
+    for name, runtime in _probed().items():
         if "onnx" in runtime.accepts and runtime.availability().usable:
             payload = {
                 "runtime": name,
@@ -194,9 +194,14 @@ def cache_folder() -> Path:
 
 def key(bare: Device, thoroughness: str) -> str:
     """What kept limits depend on: the machine, its cores, the runtimes' versions, the probe."""
-    versions = {name: runtime.availability().version for name, runtime in sorted(all_runtimes().items())}
+    versions = {name: runtime.availability().version for name, runtime in sorted(_probed().items())}
     text = json.dumps([PROBE, thoroughness, versions, list(bare.cpus)])
     return f"{bare.fingerprint}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+
+def _probed() -> dict[str, Runtime]:
+    """The runtimes through which limits are measured: not those that say that the probe tells nothing of them."""
+    return {name: runtime for name, runtime in all_runtimes().items() if getattr(runtime, "probed", True)}
 
 
 def _figure(values: list[float], unit: str, source: str) -> Figure:

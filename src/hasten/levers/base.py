@@ -45,12 +45,16 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Proposal:
-    """A recipe worth trying: `case.recipe` with steps appended and/or `[runtime]`, `[runner]`, `[cache]` edited."""
+    """A recipe worth trying: `case.recipe` with steps appended and/or `[runtime]`, `[runner]`, `[cache]` edited.
+
+    One that is `late` waits until all else was tried, as it seldom wins: it takes only time that is left.
+    """
 
     recipe: Recipe
     gain: Prediction
     why: str
     lever: str
+    late: bool = False
 
 
 @dataclass(frozen=True)

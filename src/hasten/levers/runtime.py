@@ -21,6 +21,10 @@ from hasten.levers.prediction import (
 from hasten.runtimes import Availability
 
 FULL_PRECISION = Prediction(1.1, "prior: another runtime's kernels at full precision (0.6x to 2x measured)")
+SELDOM_FASTER = {
+    "iree": Prediction(0.6, "prior: IREE's kernels on x86 processors, 0.1x to 0.75x of ONNX Runtime's where measured")
+}
+"""Runtimes that are tried last, in time that is left."""
 WORTH_TRYING = 1.2
 ON_GPU = {"fp16": 8.0, "bf16": 8.0, "tf32": 6.0, "fp32": 4.0, None: 4.0}
 """Priors of a GPU beside the CPU's cores: upper estimates, as nothing of the GPU was measured before."""
@@ -47,7 +51,7 @@ CLASSIC = frozenset(
     | {"TreeEnsembleClassifier", "TreeEnsembleRegressor"}
 )
 """Operators of converted estimators, which OpenVINO does not have: it is tried once, and no lever takes them away."""
-ACCEPTS = {"onnxruntime": ("onnx",), "openvino": ("onnx", "openvino"), "torch": ("pt2", "torch")}
+ACCEPTS = {"iree": ("onnx",), "onnxruntime": ("onnx",), "openvino": ("onnx", "openvino"), "torch": ("pt2", "torch")}
 """The formats that each built-in runtime reads; a plugin's runtime answers for itself."""
 
 
@@ -79,7 +83,9 @@ class RuntimeChoice(SettingsLever):
                 yield from self._openvino(case)
             else:
                 recipe = case.recipe.edit("runtime", name=name, precision=None)
-                yield Proposal(recipe, FULL_PRECISION, f"execute on {name}", self.name)
+                late = name in SELDOM_FASTER and len(case.runtimes) > 1  # alone, it was asked for by name
+                gain = SELDOM_FASTER[name] if late else FULL_PRECISION
+                yield Proposal(recipe, gain, f"execute on {name}", self.name, late)
 
     def _openvino(self, case: Case) -> Iterable[Proposal]:
         # precision is always written down: OpenVINO's default is bf16 on some processors and fp32 on others

@@ -203,6 +203,9 @@ class SpeechRuntime(Protocol):
 class Runtime(Protocol):
     """An engine that executes models of the formats it accepts. Raise `InvalidInput` or `Failed` with the cause.
 
+    `package` is the PyPI name of what provides it, where that is not its own name, and `beside` names the packages
+    that it takes besides: both are what a bundle asks for. One with `probed = False` takes
+    no part in measuring the device's limits.
     One that runs language models as well names its `LanguageRuntime` in `language`, as module:Class, and one that runs
     speech models its `SpeechRuntime` in `speech`. One that uses other devices than the CPU has `devices()` (see
     `devices_of`) and the option `device`.

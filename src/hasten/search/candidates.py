@@ -15,7 +15,7 @@ BASELINE, STRUCTURE, SETTINGS, LATER = range(4)
 
 @dataclass(order=True)
 class Candidate:
-    """A queued proposal: honest baselines first, then structures, settings, and structures that were put off.
+    """A queued proposal: honest baselines first, then structures, settings, and structures put off or late.
 
     Within each of these the best predicted speed-up comes first. `base` is the parent's measured one.
     """
@@ -26,6 +26,11 @@ class Candidate:
     proposal: Proposal = field(compare=False)
     base: float = field(compare=False)
     change: str = field(compare=False)
+
+    @property
+    def put_off(self) -> bool:
+        """Whether it is a structure that waits for what could be joined to it; one that is late waits for nothing."""
+        return self.phase == LATER and not self.proposal.late
 
     @property
     def builds(self) -> bool:

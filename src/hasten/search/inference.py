@@ -213,7 +213,7 @@ class Search:
                 if not similar(recipe):  # else it is not the operators that are to blame
                     self.blamed[str(recipe.runtime.get("name", ""))] = trial
                     self._repair(trial)
-            elif trial.speedup is not None and (candidate.phase == LATER or self._worth_expanding(trial)):
+            elif trial.speedup is not None and (candidate.put_off or self._worth_expanding(trial)):
                 self._expand(trial)
         if not spent:
             self.store.put_state(self.study.key, "explored", everything)
@@ -308,6 +308,8 @@ class Search:
             return
         if self._full_precision(recipe):
             phase = BASELINE
+        elif proposal.late:
+            phase = LATER
         else:
             large = structure(recipe) != structure(parent) or proposal.gain.factor >= LARGE
             phase = STRUCTURE if large else SETTINGS
