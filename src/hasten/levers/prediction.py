@@ -45,6 +45,10 @@ _RATE_PRIORS = {
 _NO_INSTRUCTION = {"fp32": 1.0, "bf16": 0.6, "fp16": 0.6, "int8": 1.2}
 
 
+SCHEDULES = frozenset({"openvino_genai"})
+"""Runtimes of language models that schedule whole answers, in one stream."""
+
+
 def runtime_of(case: Case) -> str:
     """The runtime that this recipe executes on: the one that it names, else the default of the model's format."""
     named = case.recipe.runtime.get("name")
