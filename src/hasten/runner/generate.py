@@ -277,7 +277,7 @@ class Generator(Decoding):
         texts: list[Outputs] = [
             {PROMPT: np.array(self._tokenizer.decode(np.array(own, np.int64)) if own else "")} for own in answers
         ]
-        timings = [Timing(*seconds, len(own)) for *seconds, own in zip(first, whole, answers, strict=True)]
+        timings = [Timing(begun, done, len(own)) for begun, done, own in zip(first, whole, answers, strict=True)]
         self.history.extend(timings)
         return texts, timings
 

@@ -139,7 +139,7 @@ class Answerer(Protocol):
     `answer` decodes greedily and yields, step by step, the tokens that each prompt [length] gained: at most `most` in
     all, the first of `ends` being the last. Up to `together` prompts are under way at once; as one ends, the next
     joins. `score` gives of each text [length] what `runner.generate.losses` does: its summed negative log-likelihood
-    in nats, of all tokens but the first, and how many those are. Several threads may call both; their texts share steps.
+    in nats, of all tokens but the first, and how many those are. Several threads may call both, and share steps.
     """
 
     def answer(

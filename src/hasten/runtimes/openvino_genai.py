@@ -77,7 +77,8 @@ class OpenVinoGenAiLanguage:
 class OpenVinoPipeline:
     """A compiled decoder with pages for keys and values, which several threads may use: their prompts share steps.
 
-    Prefix caching is off, as a round's prompts would all be hits in the next.
+    Prefix caching is off, as a round's prompts would all be hits in the next. A step holds Python's lock (measured on
+    2026.4): threads that do something else go on between steps.
     """
 
     def __init__(self, model: Model, settings: Settings) -> None:
@@ -164,9 +165,7 @@ class OpenVinoPipeline:
         config = openvino_genai.GenerationConfig(do_sample=False, apply_chat_template=False, **limits)
         with self._lock:
             self._asked += 1
-            return self._pipeline.add_request(
-                self._asked, Tensor(np.ascontiguousarray(prompt[None], np.int64)), config
-            )
+            return self._pipeline.add_request(self._asked, Tensor(np.ascontiguousarray(prompt[None], np.int64)), config)
 
     def _step(self, under: dict[int, Any]) -> Iterator[tuple[int, list[Any]]]:
         """What has come of each prompt, after a step where nothing had; those that have ended are taken out."""
@@ -182,7 +181,9 @@ class OpenVinoPipeline:
         for row in ended:
             handle = under.pop(row)
             if handle.get_status().name != "FINISHED":
-                raise Failed(f"openvino_genai gave a prompt up: {handle.get_status().name.lower()}", "use smaller batches")
+                raise Failed(
+                    f"openvino_genai gave a prompt up: {handle.get_status().name.lower()}", "use smaller batches"
+                )
         yield from found
 
 
