@@ -63,6 +63,8 @@ def format_of(case: Case) -> str:
     """The format that the recipe's steps leave the model in, before any runtime's own quantiser."""
     if case.recipe.has("gguf"):
         return "gguf"
+    if case.recipe.has("onnx_decoder"):
+        return "onnx-genai"
     made = [step.options.get("to") for step in case.recipe.steps if step.lever == "export"]
     return str(made[-1]) if made else case.workload.model.format
 

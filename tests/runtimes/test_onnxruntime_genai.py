@@ -1,0 +1,131 @@
+"""ONNX Runtime GenAI on a tiny decoder that its builder wrote: the answers are those of OpenVINO, in every way."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+pytest.importorskip("openvino_genai")
+pytest.importorskip("onnxruntime_genai")
+
+from causal_models import folder
+
+import hasten
+from hasten import intake
+from hasten.bundle import write
+from hasten.errors import Failed, InvalidInput
+from hasten.levers.onnx_decoder import build
+from hasten.model import Model
+from hasten.runner.generate import Generator, open_generator
+from hasten.runtimes.base import Settings, language_of, runtime
+from hasten.search.optimize import builder_of
+
+TEXTS = ["the train to the north", "people", "leaves at seven, and people are on it once more", "the train to the west"]
+SAMPLES = [{"text": np.array(text)} for text in TEXTS]
+WAYS: list[dict[str, Any]] = [{}, {"batch": 3, "sort": True}, {"lookup": 4}, {"prefix": True}]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Model, Model, Path]]:
+    """OpenVINO's, ONNX Runtime GenAI's, and the tokenizer of both."""
+    path = tmp_path_factory.mktemp("tiny")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(path / "cache"))
+        patch.setenv("XDG_DATA_HOME", str(path / "data"))
+        patch.setenv("HF_HUB_OFFLINE", "1")
+        model = intake.load(folder(path / "small", hidden_size=64, tie_word_embeddings=True))
+        words = intake.tokenizer(path / "small", model)
+        assert words is not None
+        build(path / "small", path / "built", "fp32")
+        yield model, replace(model, path=path / "built" / "genai_config.json", format="onnx-genai"), words.path
+
+
+def opened(model: Model, words: Path, name: str, settings: dict[str, Any], runner: dict[str, Any]) -> Generator:
+    chosen = {"precision": "fp32", "threads": 1, **settings}
+    generator = open_generator(language_of(runtime(name)), model, words, chosen, {"new_tokens": 9, **runner})
+    generator.to_the_end = True
+    return generator
+
+
+def test_however_prompts_are_decoded_the_answers_are_those_of_openvino(models: tuple[Model, Model, Path]) -> None:
+    theirs, ours, words = models
+    with opened(theirs, words, "openvino", {"kv_cache_precision": "f32"}, {}) as generator:
+        wanted = [str(answer["text"]) for answer in generator.run(SAMPLES)]
+        losses = [loss["nll"] for loss in generator.judge(SAMPLES)]
+    for way in WAYS:
+        with opened(ours, words, "onnxruntime_genai", {}, way) as generator:
+            assert [str(answer["text"]) for answer in generator.run(SAMPLES)] == wanted, way
+            np.testing.assert_allclose([loss["nll"] for loss in generator.judge(SAMPLES)], losses, rtol=1e-3)
+            if way.get("prefix"):
+                assert generator.reused()["prefix_hit_rate"][0] > 0
+
+
+def test_a_text_grows_past_the_first_room_and_not_past_what_the_model_takes(
+    models: tuple[Model, Model, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hasten.runtimes.onnxruntime_genai.LEAST_ROOM", 16)
+    monkeypatch.setattr("hasten.runtimes.onnxruntime_genai.READ_AT_ONCE", 10)
+    decoder = language_of(runtime("onnxruntime_genai")).decoder(models[1], Settings(threads=1))
+    ids = np.random.default_rng(0).integers(3, 290, (1, 257))
+    where, whole = np.arange(257)[None], np.ones((1, 257), np.int64)
+    at_once = decoder.begin().feed(ids[:, :60], whole[:, :60], where[:, :60], 15)
+    state = decoder.begin()
+    state.feed(ids[:, :12], whole[:, :12], where[:, :12], 1)
+    pieces = state.feed(ids[:, 12:60], whole[:, :60], where[:, 12:60], 15)
+    np.testing.assert_allclose(pieces, at_once, atol=1e-4)
+    with pytest.raises(Failed, match="257 tokens is longer than the 256"):
+        state.feed(ids[:, 60:], whole, where[:, 60:], 1)
+
+
+def test_what_it_cannot_open_or_do_is_refused(models: tuple[Model, Model, Path], tmp_path: Path) -> None:
+    ours = models[1]
+    language = language_of(runtime("onnxruntime_genai"))
+    with pytest.raises(InvalidInput, match="no precision"):
+        language.decoder(ours, Settings("bf16"))
+    with pytest.raises(InvalidInput, match="no option mmap"):
+        language.decoder(ours, Settings(options={"mmap": True}))
+    with pytest.raises(InvalidInput, match="language models alone"):
+        runtime("onnxruntime_genai").load(ours, Settings())
+    (tmp_path / "genai_config.json").write_text("{}")
+    with pytest.raises(Failed, match=r"cannot load genai_config\.json"):
+        language.decoder(replace(ours, path=tmp_path / "genai_config.json"), Settings())
+    with pytest.raises(Failed, match="cannot build"):
+        build(tmp_path, tmp_path / "built", "fp32")
+
+
+@pytest.mark.slow
+def test_the_search_tries_it_and_its_bundle_answers_without_hasten(
+    models: tuple[Model, Model, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = models[1].path.parents[1]
+    for name in ("cache", "data"):
+        monkeypatch.setenv(f"XDG_{name.upper()}_HOME", str(home / name))
+    (tmp_path / "texts.jsonl").write_text("\n".join(json.dumps({"text": f"{n} {t}"}) for n in range(6) for t in TEXTS))
+    study = hasten.optimize(home / "small", tmp_path / "texts.jsonl", only=["onnx_decoder"], budget="15s", new_tokens=6)
+    trial = next(trial for trial in study.trials if trial.recipe.has("onnx_decoder"))
+    assert trial.status != "failed", trial.reason
+    write(study, trial, builder_of(study)(trial.recipe), tmp_path / "its.bundle")
+    assert "onnxruntime-genai==" in (tmp_path / "its.bundle" / "requirements.txt").read_text()
+    np.savez(tmp_path / "in.npz", text=np.array(TEXTS[:1]))
+    program = "import runpy, sys; sys.modules['hasten'] = sys.modules['torch'] = None; "
+    program += "sys.argv = ['', 'in.npz', 'out.npz']; runpy.run_path('its.bundle/run.py', run_name='__main__')"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": ""},
+    )
+    assert done.returncode == 0, done.stderr
+    assert str(np.load(tmp_path / "out.npz")["text"][0])
