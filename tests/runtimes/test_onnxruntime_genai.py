@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,18 +16,14 @@ pytest.importorskip("openvino_genai")
 pytest.importorskip("onnxruntime_genai")
 
 from causal_models import folder
-
-import hasten
 from hasten import intake
-from hasten.bundle import write
 from hasten.errors import Failed, InvalidInput
 from hasten.levers.onnx_decoder import build
 from hasten.model import Model
 from hasten.runner.generate import Generator, open_generator
 from hasten.runtimes.base import Settings, language_of, runtime
-from hasten.search.optimize import builder_of
 
-TEXTS = ["the train to the north", "people", "leaves at seven, and people are on it once more", "the train to the west"]
+TEXTS = ["people", "the train to the north leaves at seven", "the train to the north is late", "on it once more"]
 SAMPLES = [{"text": np.array(text)} for text in TEXTS]
 WAYS: list[dict[str, Any]] = [{}, {"batch": 3, "sort": True}, {"lookup": 4}, {"prefix": True}]
 
@@ -42,7 +34,6 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Model, Mo
     path = tmp_path_factory.mktemp("tiny")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(path / "cache"))
-        patch.setenv("XDG_DATA_HOME", str(path / "data"))
         patch.setenv("HF_HUB_OFFLINE", "1")
         model = intake.load(folder(path / "small", hidden_size=64, tie_word_embeddings=True))
         words = intake.tokenizer(path / "small", model)
@@ -102,30 +93,3 @@ def test_what_it_cannot_open_or_do_is_refused(models: tuple[Model, Model, Path],
         language.decoder(replace(ours, path=tmp_path / "genai_config.json"), Settings())
     with pytest.raises(Failed, match="cannot build"):
         build(tmp_path, tmp_path / "built", "fp32")
-
-
-@pytest.mark.slow
-def test_the_search_tries_it_and_its_bundle_answers_without_hasten(
-    models: tuple[Model, Model, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    home = models[1].path.parents[1]
-    for name in ("cache", "data"):
-        monkeypatch.setenv(f"XDG_{name.upper()}_HOME", str(home / name))
-    (tmp_path / "texts.jsonl").write_text("\n".join(json.dumps({"text": f"{n} {t}"}) for n in range(6) for t in TEXTS))
-    study = hasten.optimize(home / "small", tmp_path / "texts.jsonl", only=["onnx_decoder"], budget="15s", new_tokens=6)
-    trial = next(trial for trial in study.trials if trial.recipe.has("onnx_decoder"))
-    assert trial.status != "failed", trial.reason
-    write(study, trial, builder_of(study)(trial.recipe), tmp_path / "its.bundle")
-    assert "onnxruntime-genai==" in (tmp_path / "its.bundle" / "requirements.txt").read_text()
-    np.savez(tmp_path / "in.npz", text=np.array(TEXTS[:1]))
-    program = "import runpy, sys; sys.modules['hasten'] = sys.modules['torch'] = None; "
-    program += "sys.argv = ['', 'in.npz', 'out.npz']; runpy.run_path('its.bundle/run.py', run_name='__main__')"
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": ""},
-    )
-    assert done.returncode == 0, done.stderr
-    assert str(np.load(tmp_path / "out.npz")["text"][0])

@@ -50,7 +50,8 @@ class OnnxDecoder:
         drop: dict[str, Any] = {key: None for key in case.recipe.runtime if key not in ("name", "threads", "streams")}
         for bits, prior in sorted(PRIORS.items()):
             recipe = case.recipe.with_step(Step(self.name, {"bits": bits})).edit("runtime", **drop | {"name": RUNTIME})
-            yield Proposal(recipe, prior, f"built as ONNX with weights of {bits} bits, for ONNX Runtime GenAI", self.name)
+            why = f"built as ONNX with weights of {bits} bits, for ONNX Runtime GenAI"
+            yield Proposal(recipe, prior, why, self.name)
 
     def apply(self, variant: Variant, step: Step, case: Case) -> Variant:
         from hasten.runtimes.onnxruntime_genai import GENAI_CONFIG
@@ -80,9 +81,10 @@ class OnnxDecoder:
 
 
 def build(source: Path, folder: Path, precision: str) -> None:
-    """The folder `source` as ONNX Runtime GenAI's model builder writes it, in `folder`; no network, and no code of the
+    """Write the decoder in the folder `source` to `folder`, by ONNX Runtime GenAI's model builder.
 
-    folder's own is run. Raises `Failed` for families that the builder does not know.
+    There is no network, and no code of the folder's own is run. Raises `Failed` for families that the builder does not
+    know.
     """
     from hasten.runtimes.onnxruntime_genai import import_genai
 
