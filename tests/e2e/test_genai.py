@@ -33,7 +33,7 @@ def test_the_search_tries_both_and_their_bundles_answer_without_hasten(
         monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name.lower()))
     path = folder(tmp_path / "small", hidden_size=64)
     (tmp_path / "texts.jsonl").write_text("\n".join(json.dumps({"text": f"{n} {t}"}) for n in range(8) for t in TEXTS))
-    study = hasten.optimize(path, tmp_path / "texts.jsonl", only=LEVERS, budget="10s", new_tokens=6)
+    study = hasten.optimize(path, tmp_path / "texts.jsonl", only=LEVERS, budget="3s", new_tokens=4)
     np.savez(tmp_path / "in.npz", text=np.array(TEXTS))
     for runtime, package in (("openvino_genai", "openvino-genai"), ("onnxruntime_genai", "onnxruntime-genai")):
         trial = next(trial for trial in study.trials if trial.recipe.runtime["name"] == runtime)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,31 +14,24 @@ pytest.importorskip("transformers")
 pytest.importorskip("openvino_genai")
 pytest.importorskip("onnxruntime_genai")
 
-from causal_models import folder
-from hasten import intake
 from hasten.errors import Failed, InvalidInput
 from hasten.levers.onnx_decoder import build
 from hasten.model import Model
 from hasten.runner.generate import Generator, open_generator
 from hasten.runtimes.base import Settings, language_of, runtime
 
-TEXTS = ["people", "the train to the north leaves at seven", "the train to the north is late", "on it once more"]
+TEXTS = ["people", "the train to the north leaves at seven", "the train to the north leaves at noon", "on it once more"]
 SAMPLES = [{"text": np.array(text)} for text in TEXTS]
 WAYS: list[dict[str, Any]] = [{}, {"batch": 3, "sort": True}, {"lookup": 4}, {"prefix": True}]
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Model, Model, Path]]:
-    """OpenVINO's, ONNX Runtime GenAI's, and the tokenizer of both."""
-    path = tmp_path_factory.mktemp("tiny")
+def built(tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> Model:
+    folder = tmp_path_factory.mktemp("built")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(path / "cache"))
         patch.setenv("HF_HUB_OFFLINE", "1")
-        model = intake.load(folder(path / "small", hidden_size=64, tie_word_embeddings=True))
-        words = intake.tokenizer(path / "small", model)
-        assert words is not None
-        build(path / "small", path / "built", "fp32")
-        yield model, replace(model, path=path / "built" / "genai_config.json", format="onnx-genai"), words.path
+        build(tiny.folder, folder, "fp32")
+    return replace(tiny.model, path=folder / "genai_config.json", format="onnx-genai")
 
 
 def opened(model: Model, words: Path, name: str, settings: dict[str, Any], runner: dict[str, Any]) -> Generator:
@@ -49,13 +41,12 @@ def opened(model: Model, words: Path, name: str, settings: dict[str, Any], runne
     return generator
 
 
-def test_however_prompts_are_decoded_the_answers_are_those_of_openvino(models: tuple[Model, Model, Path]) -> None:
-    theirs, ours, words = models
-    with opened(theirs, words, "openvino", {"kv_cache_precision": "f32"}, {}) as generator:
+def test_however_prompts_are_decoded_the_answers_are_those_of_openvino(tiny: Any, built: Model) -> None:
+    with opened(tiny.model, tiny.words, "openvino", {"kv_cache_precision": "f32"}, {}) as generator:
         wanted = [str(answer["text"]) for answer in generator.run(SAMPLES)]
         losses = [loss["nll"] for loss in generator.judge(SAMPLES)]
     for way in WAYS:
-        with opened(ours, words, "onnxruntime_genai", {}, way) as generator:
+        with opened(built, tiny.words, "onnxruntime_genai", {}, way) as generator:
             assert [str(answer["text"]) for answer in generator.run(SAMPLES)] == wanted, way
             np.testing.assert_allclose([loss["nll"] for loss in generator.judge(SAMPLES)], losses, rtol=1e-3)
             if way.get("prefix"):
@@ -63,11 +54,11 @@ def test_however_prompts_are_decoded_the_answers_are_those_of_openvino(models: t
 
 
 def test_a_text_grows_past_the_first_room_and_not_past_what_the_model_takes(
-    models: tuple[Model, Model, Path], monkeypatch: pytest.MonkeyPatch
+    built: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hasten.runtimes.onnxruntime_genai.LEAST_ROOM", 16)
     monkeypatch.setattr("hasten.runtimes.onnxruntime_genai.READ_AT_ONCE", 10)
-    decoder = language_of(runtime("onnxruntime_genai")).decoder(models[1], Settings(threads=1))
+    decoder = language_of(runtime("onnxruntime_genai")).decoder(built, Settings(threads=1))
     ids = np.random.default_rng(0).integers(3, 290, (1, 257))
     where, whole = np.arange(257)[None], np.ones((1, 257), np.int64)
     at_once = decoder.begin().feed(ids[:, :60], whole[:, :60], where[:, :60], 15)
@@ -79,17 +70,16 @@ def test_a_text_grows_past_the_first_room_and_not_past_what_the_model_takes(
         state.feed(ids[:, 60:], whole, where[:, 60:], 1)
 
 
-def test_what_it_cannot_open_or_do_is_refused(models: tuple[Model, Model, Path], tmp_path: Path) -> None:
-    ours = models[1]
+def test_what_it_cannot_open_or_do_is_refused(built: Model, tmp_path: Path) -> None:
     language = language_of(runtime("onnxruntime_genai"))
     with pytest.raises(InvalidInput, match="no precision"):
-        language.decoder(ours, Settings("bf16"))
+        language.decoder(built, Settings("bf16"))
     with pytest.raises(InvalidInput, match="no option mmap"):
-        language.decoder(ours, Settings(options={"mmap": True}))
+        language.decoder(built, Settings(options={"mmap": True}))
     with pytest.raises(InvalidInput, match="language models alone"):
-        runtime("onnxruntime_genai").load(ours, Settings())
+        runtime("onnxruntime_genai").load(built, Settings())
     (tmp_path / "genai_config.json").write_text("{}")
     with pytest.raises(Failed, match=r"cannot load genai_config\.json"):
-        language.decoder(replace(ours, path=tmp_path / "genai_config.json"), Settings())
+        language.decoder(replace(built, path=tmp_path / "genai_config.json"), Settings())
     with pytest.raises(Failed, match="cannot build"):
         build(tmp_path, tmp_path / "built", "fp32")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,7 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("openvino_genai")
 
-from causal_models import folder
-from hasten import intake
 from hasten.errors import Failed, InvalidInput
-from hasten.model import Model
 from hasten.runner.generate import Generator, open_generator
 from hasten.runtimes.base import Settings, language_of, runs, runtime
 from hasten.runtimes.openvino_genai import OpenVinoPipeline
@@ -26,35 +22,25 @@ TEXTS = ["the train to the north", "people", "leaves at seven, and people are on
 SAMPLES = [{"text": np.array(text)} for text in TEXTS]
 
 
-@pytest.fixture(scope="module")
-def decoder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Model, Path]]:
-    path = tmp_path_factory.mktemp("tiny")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(path / "cache"))
-        model = intake.load(folder(path / "small", hidden_size=64))
-        words = intake.tokenizer(path / "small", model)
-        assert words is not None
-        yield model, words.path
-
-
-def opened(decoder: tuple[Model, Path], name: str, settings: dict[str, Any], **runner: Any) -> Generator:
-    model, words = decoder
-    return open_generator(language_of(runtime(name)), model, words, EXACT | settings, {"new_tokens": 9, **runner})
+def opened(tiny: Any, name: str, settings: dict[str, Any], **runner: Any) -> Generator:
+    return open_generator(
+        language_of(runtime(name)), tiny.model, tiny.words, EXACT | settings, {"new_tokens": 9, **runner}
+    )
 
 
 def said(generator: Generator) -> list[str]:
     return [str(answer["text"]) for answer in generator.run(SAMPLES)]
 
 
-def test_answers_and_losses_are_those_of_the_same_model_fed_token_by_token(decoder: tuple[Model, Path]) -> None:
-    with opened(decoder, "openvino", {}) as generator:
+def test_answers_and_losses_are_those_of_the_same_model_fed_token_by_token(tiny: Any) -> None:
+    with opened(tiny, "openvino", {}) as generator:
         generator.to_the_end = True
         wanted = said(generator)
         losses = [loss["nll"] for loss in generator.judge(SAMPLES)]
         generator.to_the_end = False
         ended = said(generator)
     for batch in (1, 2, 16):
-        with opened(decoder, "openvino_genai", {"max_num_batched_tokens": 7}, batch=batch) as generator:
+        with opened(tiny, "openvino_genai", {"max_num_batched_tokens": 7}, batch=batch) as generator:
             np.testing.assert_allclose([loss["nll"] for loss in generator.judge(SAMPLES)], losses, rtol=1e-4)
             assert said(generator) == ended
             generator.to_the_end = True
@@ -63,9 +49,9 @@ def test_answers_and_losses_are_those_of_the_same_model_fed_token_by_token(decod
 
 
 def test_prompts_of_several_callers_share_steps_and_one_that_is_left_leaves_no_trace(
-    decoder: tuple[Model, Path],
+    tiny: Any,
 ) -> None:
-    with opened(decoder, "openvino_genai", {}, batch=4) as generator:
+    with opened(tiny, "openvino_genai", {}, batch=4) as generator:
         wanted = said(generator)
         pieces = generator.stream(TEXTS[2], 50)
         next(pieces)
@@ -87,21 +73,19 @@ def test_prompts_of_several_callers_share_steps_and_one_that_is_left_leaves_no_t
         ({"max_num_batched_tokens": 0}, "makes no sense"),
     ],
 )
-def test_settings_that_it_does_not_have_are_refused(
-    decoder: tuple[Model, Path], settings: dict[str, Any], said: str
-) -> None:
+def test_settings_that_it_does_not_have_are_refused(tiny: Any, settings: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidInput, match=said):
-        opened(decoder, "openvino_genai", settings)
+        opened(tiny, "openvino_genai", settings)
 
 
 @pytest.mark.parametrize("runner", [{"lookup": 3}, {"prefix": True}])
-def test_what_feeds_tokens_one_by_one_is_refused(decoder: tuple[Model, Path], runner: dict[str, Any]) -> None:
+def test_what_feeds_tokens_one_by_one_is_refused(tiny: Any, runner: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput, match="token by token"):
-        opened(decoder, "openvino_genai", {}, **runner)
+        opened(tiny, "openvino_genai", {}, **runner)
 
 
-def test_what_is_no_decoder_is_refused(decoder: tuple[Model, Path], tmp_path: Path) -> None:
-    model, words = decoder
+def test_what_is_no_decoder_is_refused(tiny: Any, tmp_path: Path) -> None:
+    model, words = tiny.model, tiny.words
     bare = type(model)(words, "openvino", model.sha256, type(model.signature)((), ()), model.facts)
     with pytest.raises(InvalidInput, match="no decoder"):
         OpenVinoPipeline(bare, Settings())

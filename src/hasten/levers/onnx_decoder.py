@@ -28,7 +28,7 @@ PRIORS = {
 
 
 class OnnxDecoder:
-    """Its `bits` are those of the weights. The tokenizer stays, and with it the tokens that perplexities are made of."""
+    """`bits` are those of the weights. The tokenizer stays, and so do the tokens that perplexities are made of."""
 
     name = "onnx_decoder"
     needs: frozenset[Need] = frozenset({Need.TORCH})
