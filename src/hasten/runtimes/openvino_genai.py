@@ -128,8 +128,7 @@ class OpenVinoPipeline:
                 if any(gained):
                     yield gained
         finally:
-            for handle in under.values():
-                handle.cancel()
+            self._leave(under)
 
     def score(self, texts: Sequence[np.ndarray]) -> list[tuple[float, int]]:
         """See `hasten.runtimes.base.Answerer`: the texts are echoed with their log-probabilities."""
@@ -140,8 +139,7 @@ class OpenVinoPipeline:
                 for row, outputs in self._step(under):
                     told[row] += (value for output in outputs for value in output.generated_log_probs)
         finally:
-            for handle in under.values():
-                handle.cancel()
+            self._leave(under)
         for text, values in zip(texts, told, strict=True):
             if len(values) != len(text):
                 raise Failed(f"openvino_genai scored {len(values)} of {len(text)} tokens")
@@ -166,6 +164,12 @@ class OpenVinoPipeline:
         with self._lock:
             self._asked += 1
             return self._pipeline.add_request(self._asked, Tensor(np.ascontiguousarray(prompt[None], np.int64)), config)
+
+    def _leave(self, under: dict[int, Any]) -> None:
+        """Take what is still under way out of the pipeline."""
+        with self._lock:
+            for handle in under.values():
+                handle.cancel()
 
     def _step(self, under: dict[int, Any]) -> Iterator[tuple[int, list[Any]]]:
         """What has come of each prompt, after a step where nothing had; those that have ended are taken out."""
