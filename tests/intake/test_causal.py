@@ -13,7 +13,6 @@ pytest.importorskip("transformers")
 pytest.importorskip("openvino_tokenizers")
 
 from causal_models import folder, network
-
 from hasten import intake
 from hasten.errors import Failed, InvalidInput
 from hasten.intake import causal, causal_graph

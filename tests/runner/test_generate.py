@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 import pytest
@@ -151,6 +152,56 @@ def test_an_answer_ends_at_the_end_unless_it_is_to_go_on() -> None:
         assert str(generator.run_one({"text": np.array("ab")})["text"]) == ""
         generator.to_the_end = True
         assert len(str(generator.run_one({"text": np.array("ab")})["text"])) == 5
+
+
+class Scheduling:
+    """Answers up to `together` prompts, a token of each at a time; says who was under way in each step."""
+
+    def __init__(self) -> None:
+        self.steps: list[list[int]] = []
+
+    def answer(
+        self, prompts: Sequence[np.ndarray], most: int, ends: Collection[int], together: int
+    ) -> Iterator[list[list[int]]]:
+        waiting, under = list(range(len(prompts))), {}
+        while waiting or under:
+            while waiting and len(under) < together:
+                row = waiting.pop(0)
+                under[row] = alone(prompts[row].tolist(), most)
+            self.steps.append(sorted(under))
+            gained: list[list[int]] = [[] for _ in prompts]
+            for row, rest in list(under.items()):
+                gained[row].append(rest.pop(0))
+                if not rest or gained[row][0] in ends:
+                    del under[row]
+            yield gained
+
+    def score(self, texts: Sequence[np.ndarray]) -> list[tuple[float, int]]:
+        return [(float(text.sum()), len(text) - 1) for text in texts]
+
+    def close(self) -> None:
+        pass
+
+
+@given(PROMPTS, st.integers(1, 6), st.integers(1, 4), st.sampled_from([frozenset[int](), frozenset({1, 3})]))
+@settings(deadline=None, max_examples=60)
+def test_prompts_that_join_as_others_end_have_the_answers_of_batches(
+    prompts: list[list[int]], most: int, batch: int, ends: frozenset[int]
+) -> None:
+    words = Letters()
+    words.ends = ends
+    samples = [{"text": np.array(words.decode(np.array(prompt)))} for prompt in prompts]
+    inside = Scheduling()
+    with (
+        Generator(ToyDecoder, GenerateSettings(most, batch), words) as fed,
+        Generator(lambda: inside, GenerateSettings(most, batch), words, joins=True) as joined,
+    ):
+        assert joined.run(samples) == fed.run(samples)
+        assert [each.tokens for each in joined.timings] == [each.tokens for each in fed.timings]
+        assert all(each.first_s <= each.whole_s for each in joined.timings)
+        assert joined.answer(str(samples[0]["text"])) == fed.answer(str(samples[0]["text"]))
+        assert [pair["nll"].tolist() for pair in joined.judge(samples)] == [[sum(p), len(p) - 1] for p in prompts]
+    assert max(map(len, inside.steps)) == min(batch, len(prompts)), "as many as may be under way, and no more"
 
 
 def test_the_loss_of_a_text_by_hand() -> None:

@@ -26,6 +26,8 @@ def files_of(model: Model, limits: Limits | None = None) -> list[Path]:
     if model.format == "openvino-tokenizer":
         back = Path(main.name.replace("_tokenizer", "_detokenizer"))
         return [file for each in (main, back) for file in (each, each.with_suffix(".bin"))]
+    if model.format == "onnx-genai":
+        return [main, *sorted(Path(path.name) for path in model.path.parent.glob("model.onnx*"))]
     if model.format == "torch":
         raise InvalidInput(
             "a module that torch.export cannot trace lives in its own code, and cannot be bundled",

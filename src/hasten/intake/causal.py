@@ -69,12 +69,7 @@ def load(
         )
     if on_progress is not None:
         on_progress(None, f"reading {folder.name}")
-    digest = hashlib.sha256()
-    for path in (*(folder / name for name in SAVED), *weights):
-        if path.is_file():
-            with path.open("rb") as file:
-                digest.update(f"{path.name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
-    kept = into / f"{digest.hexdigest()[:24]}-{folder.name[:64]}"
+    kept = into / f"{digest_of(folder)[:24]}-{folder.name[:64]}"
     model = kept / f"{folder.name}.xml"
     if not (kept / f"{TOKENIZER}.xml").is_file() or not model.is_file():
         size = sum(path.stat().st_size for path in weights)
@@ -84,9 +79,28 @@ def load(
             run(f"{__name__}:convert", payload, limits, on_progress=on_progress)
         except WorkerFailed as error:
             raise Failed(f"converting {folder.name} failed: {error.outcome.reason}") from None
+    link = beside(model)
+    if not link.exists() or not link.samefile(folder):
+        link.unlink(missing_ok=True)
+        link.symlink_to(folder)
     from hasten import formats
 
     return formats.load(model)
+
+
+def beside(decoder: Path) -> Path:
+    """Where the folder lies that a decoder was made from: a link, which is not there for other decoders."""
+    return decoder.with_name(f"{decoder.stem}.folder")
+
+
+def digest_of(folder: Path) -> str:
+    """The SHA-256 of what a conversion reads of `folder`."""
+    digest = hashlib.sha256()
+    for path in (*(folder / name for name in SAVED), *sorted(folder.glob("*.safetensors"))):
+        if path.is_file():
+            with path.open("rb") as file:
+                digest.update(f"{path.name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
+    return digest.hexdigest()
 
 
 def convert(payload: dict[str, Any], scope: Scope) -> None:

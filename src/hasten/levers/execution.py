@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hasten.levers.base import Case, Prediction, Proposal, SettingsLever
-from hasten.levers.prediction import accelerator_of, is_small
+from hasten.levers.prediction import SCHEDULES, accelerator_of, is_small, runtime_of
 
 STREAM_PRIOR = Prediction(1.15, "prior: one-thread streams meet no barriers")
 OTHER_PRIOR = Prediction(1.02, "prior: another division of the cores")
@@ -33,7 +33,7 @@ class Execution(SettingsLever):
         cores = max(1, len(case.device.cpus))
         runtime = case.recipe.runtime
         now = (runtime.get("streams"), runtime.get("threads"))
-        if case.workload.scenario == "single-stream":
+        if case.workload.scenario == "single-stream" or runtime_of(case) in SCHEDULES:
             choices = [(1, threads) for threads in sorted({cores, max(1, cores // 2), 1}, reverse=True)]
         else:
             choices = divisions(cores)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from hasten.levers.base import Case, Prediction, Proposal, SettingsLever
 from hasten.levers.prediction import runtime_of
 
-CHOICES = {"openvino": ("u8", "bf16", "f32"), "llamacpp": ("f16", "q8_0")}
+CHOICES = {"openvino": ("u8", "bf16", "f32"), "openvino_genai": ("u8", "bf16", "f32"), "llamacpp": ("f16", "q8_0")}
 """Each runtime's own default first. The wider ones spare the work of unpacking where texts are short."""
 PRIOR = Prediction(1.03, "prior: attention is a small part of a short text's time")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hasten.levers.base import Case, Prediction, Proposal, SettingsLever
+from hasten.levers.prediction import SCHEDULES, runtime_of
 
 WIDTHS = (4, 8)
 PRIOR = Prediction(1.2, "prior: as many tokens at once as the text repeats itself")
@@ -19,6 +20,8 @@ class Lookup(SettingsLever):
     def refuse(self, case: Case) -> str | None:
         if case.recipe.runner.get("batch", 1) > 1:
             return "prompts that are decoded together accept drafts of different lengths"
+        if runtime_of(case) in SCHEDULES:
+            return f"{runtime_of(case)} is not fed token by token"
         return None
 
     def propose(self, case: Case) -> Iterable[Proposal]:

@@ -29,7 +29,7 @@ class Merge:
     programs: frozenset[Program] = frozenset({"generate"})
 
     def propose(self, case: Case) -> Iterable[Proposal]:
-        if runtime_of(case) == "openvino" and not case.recipe.has(self.name):
+        if runtime_of(case) in ("openvino", "openvino_genai") and not case.recipe.has(self.name):
             why = "products of one input in one: fewer kernels to start for each token"
             yield Proposal(case.recipe.with_step(Step(self.name)), PRIOR, why, self.name)
 

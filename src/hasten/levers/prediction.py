@@ -45,6 +45,10 @@ _RATE_PRIORS = {
 _NO_INSTRUCTION = {"fp32": 1.0, "bf16": 0.6, "fp16": 0.6, "int8": 1.2}
 
 
+SCHEDULES = frozenset({"openvino_genai"})
+"""Runtimes of language models that schedule whole answers, in one stream."""
+
+
 def runtime_of(case: Case) -> str:
     """The runtime that this recipe executes on: the one that it names, else the default of the model's format."""
     named = case.recipe.runtime.get("name")
@@ -57,9 +61,9 @@ def default_runtime(model_format: str) -> str:
 
 def format_of(case: Case) -> str:
     """The format that the recipe's steps leave the model in, before any runtime's own quantiser."""
-    for name in ("gguf", "ctranslate2"):
-        if case.recipe.has(name):
-            return name
+    for lever, made_format in (("gguf", "gguf"), ("ctranslate2", "ctranslate2"), ("onnx_decoder", "onnx-genai")):
+        if case.recipe.has(lever):
+            return made_format
     made = [step.options.get("to") for step in case.recipe.steps if step.lever == "export"]
     return str(made[-1]) if made else case.workload.model.format
 

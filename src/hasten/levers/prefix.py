@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hasten.levers.base import Case, Prediction, Proposal, SettingsLever
+from hasten.levers.prediction import SCHEDULES, runtime_of
 
 WORTH = 0.1
 """The least share of a prompt that the one before it began with."""
@@ -20,7 +21,7 @@ class Prefix(SettingsLever):
 
     def propose(self, case: Case) -> Iterable[Proposal]:
         runner, share = case.recipe.runner, case.shared
-        if runner.get("prefix") or runner.get("batch", 1) > 1 or share < WORTH:
+        if runner.get("prefix") or runner.get("batch", 1) > 1 or share < WORTH or runtime_of(case) in SCHEDULES:
             return
         yield Proposal(
             case.recipe.edit("runner", prefix=True),

@@ -45,7 +45,7 @@ bits: 8 or 4. group: how many weights of a row share a scale (0: 64 for INT4, th
 ratio: the share of layers that get INT4, the others INT8 (OpenVINO).
 """
 
-RUNTIMES = ("openvino", "onnxruntime")
+RUNTIMES = ("openvino", "openvino_genai", "onnxruntime")
 BYTES = {8: 1.0, 4: 0.56}
 WORTH_TRYING = 1.05
 SMALL_ENOUGH_TO_CACHE = 0.75
@@ -111,7 +111,7 @@ class WeightOnly:
             raise InvalidInput(f"weight_only has no {options['bits']}-bit weights", "use bits = 8 or bits = 4")
         runtime = str(case.recipe.runtime.get("name") or default_runtime(model.format))
         folder = fresh_folder(case.workdir, self.name)
-        if runtime == "openvino":
+        if runtime in ("openvino", "openvino_genai"):
             path = save_openvino(compress_openvino(unpacked(read_openvino(model)), options), folder / "model.xml")
         elif runtime == "onnxruntime":
             need_onnx(model, self.name)

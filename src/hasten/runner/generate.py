@@ -8,9 +8,11 @@ A. Saxena 2023), and only what the model itself would have chosen is kept, so th
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import closing
 from dataclasses import dataclass
+from itertools import pairwise
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +22,16 @@ from hasten.runner.cache import ResponseCache, of_decoder
 from hasten.runner.decoding import Decoding, Lent
 from hasten.runner.plan import check_keys
 from hasten.runner.remembered import Remembered
-from hasten.runtimes.base import Decoder, DecoderState, LanguageRuntime, OperatorTime, Settings, TextTokenizer
+from hasten.runtimes.base import (
+    Answerer,
+    Decoder,
+    DecoderState,
+    LanguageRuntime,
+    OperatorTime,
+    Settings,
+    TextTokenizer,
+    answers_itself,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -86,20 +97,23 @@ class Timing:
 class Generator(Decoding):
     """Answers prompts with a decoder, `streams` batches at once. `run` may be called from several threads.
 
+    Where it `joins`, what is loaded is an `Answerer`: a prompt joins those under way as soon as another has ended, so
+    that there are no batches, and `settings.batch` is how many are under way at once.
     `to_the_end` goes on to `new_tokens` whatever the model says: so that what is timed is the same work each time.
     `timings` are those of the last `run`, `history` of the last answers of all.
     """
 
     def __init__(
         self,
-        load: Callable[[], Decoder],
+        load: Callable[[], Decoder | Answerer],
         settings: GenerateSettings,
         tokenizer: TextTokenizer,
         streams: int = 1,
         cache: ResponseCache | None = None,
+        joins: bool = False,
     ) -> None:
-        super().__init__(load, streams, "hasten-generate", cache)
-        self.settings, self.to_the_end = settings, False
+        super().__init__(load, settings.batch if joins else streams, "hasten-generate", cache)
+        self.settings, self.to_the_end, self._joins = settings, False, joins
         self.timings: list[Timing] = []
         self.history: deque[Timing] = deque(maxlen=HISTORY)
         self._tokenizer = tokenizer
@@ -117,6 +131,8 @@ class Generator(Decoding):
         start = perf_counter()
         prompts = [self._encode(sample) for sample in samples]
         batches = batched([len(prompt) for prompt in prompts], self.settings)
+        if self._joins:
+            batches = [[index for batch in batches for index in batch]]
         answers = self._pool.map(lambda batch: self._answer([prompts[i] for i in batch], start), batches)
         found: list[Outputs | None] = [None] * len(samples)
         timings: list[Timing | None] = [None] * len(samples)
@@ -147,8 +163,8 @@ class Generator(Decoding):
             raise InvalidInput(f"an answer of {most} tokens makes no sense", "give at least 1")
         ids: list[int] = []
         told = ""
-        with self._state() as state:
-            for chosen in self._decode(state.state, [self._encode({PROMPT: np.array(prompt)})], most):
+        with closing(self._decode([self._encode({PROMPT: np.array(prompt)})], most, self._tokenizer.ends)) as steps:
+            for chosen in steps:
                 for token in chosen[0]:
                     if token in self._tokenizer.ends or len(ids) == most:
                         break
@@ -173,6 +189,8 @@ class Generator(Decoding):
 
         texts = [self._encode(sample)[:SCORED] for sample in samples]
         found: list[Outputs] = [{}] * len(texts)
+        if self._joins:
+            return [{LOSS: np.array(loss, np.float64)} for loss in self._loaded().score(texts)]
         for batch in batched([len(text) for text in texts], self.settings):
             with self._state() as state:
                 for index, loss in zip(batch, losses(state.state, [texts[i] for i in batch]), strict=True):
@@ -209,6 +227,9 @@ class Generator(Decoding):
         import numpy as np
 
         context = self._typical(samples)[None]
+        if self._joins:
+            marks = [perf_counter() for _ in self._loaded().answer([context[0]], repeats + 1, (), 1)]
+            return [after - before for before, after in pairwise(marks)]
         whole = np.ones((1, context.shape[1] + repeats), np.int64)
         found = []
         with self._state() as state:
@@ -235,32 +256,44 @@ class Generator(Decoding):
         """The answers of prompts that are decoded together, and how long each took since `start`."""
         import numpy as np
 
+        most, ends = self.settings.new_tokens, frozenset() if self.to_the_end else self._tokenizer.ends
         answers: list[list[int]] = [[] for _ in prompts]
-        ended = [False] * len(prompts)
-        first: list[float] = []
-        with self._state() as state:
-            for chosen in self._decode(state.state, prompts, self.settings.new_tokens):
-                first = first or [perf_counter() - start]
-                for row, tokens in enumerate(chosen):
-                    for token in tokens:
-                        ended[row] = ended[row] or (token in self._tokenizer.ends and not self.to_the_end)
-                        if not ended[row] and len(answers[row]) < self.settings.new_tokens:
-                            answers[row].append(int(token))
-                if all(done or len(own) >= self.settings.new_tokens for done, own in zip(ended, answers, strict=True)):
+        first, whole = [0.0] * len(prompts), [0.0] * len(prompts)
+        going = set(range(len(prompts)))
+        with closing(self._decode(prompts, most, ends)) as steps:
+            for chosen in steps:
+                now = perf_counter() - start
+                for row in [row for row in going if chosen[row]]:
+                    first[row], whole[row] = first[row] or now, now
+                    for token in chosen[row]:
+                        if token in ends or len(answers[row]) == most:
+                            going.discard(row)
+                            break
+                        answers[row].append(int(token))
+                    if len(answers[row]) == most:
+                        going.discard(row)
+                if not going:
                     break
-        whole = perf_counter() - start
         texts: list[Outputs] = [
             {PROMPT: np.array(self._tokenizer.decode(np.array(own, np.int64)) if own else "")} for own in answers
         ]
-        timings = [Timing(first[0], whole, len(own)) for own in answers]
+        timings = [Timing(begun, done, len(own)) for begun, done, own in zip(first, whole, answers, strict=True)]
         self.history.extend(timings)
         return texts, timings
 
-    def _decode(self, state: DecoderState, prompts: list[np.ndarray], most: int) -> Iterator[list[list[int]]]:
-        """The tokens that each sequence gains in each step, at most `most` of them in all steps."""
-        if len(prompts) == 1 and self.settings.lookup:
-            return drafted(state, prompts[0], most, self.settings.lookup)
-        return together(state, prompts, most)
+    def _decode(self, prompts: list[np.ndarray], most: int, ends: Collection[int]) -> Any:
+        """Yields the tokens that each sequence gains in each step, at most `most` of them in all steps.
+
+        Sequences may go on after one of `ends`.
+        """
+        if self._joins:
+            yield from self._loaded().answer(prompts, most, ends, self.settings.batch)
+            return
+        with self._state() as state:
+            if len(prompts) == 1 and self.settings.lookup:
+                yield from drafted(state.state, prompts[0], most, self.settings.lookup)
+            else:
+                yield from together(state.state, prompts, most)
 
     def _begin(self, model: Decoder) -> DecoderState:
         return Remembered(model.begin()) if self.settings.prefix else model.begin()
@@ -280,13 +313,19 @@ def open_generator(
     cache: Mapping[str, Any] | None = None,
 ) -> Generator:
     """A generator of `model` by `[runtime]`, `[runner]` and `[cache]` of a recipe."""
-    base = Settings.from_recipe(settings)
+    base, plan, joins = Settings.from_recipe(settings), GenerateSettings.read(runner), answers_itself(language)
+    if joins and (plan.lookup or plan.prefix):
+        raise InvalidInput(
+            f"[runner] lookup and prefix feed a model token by token, which runtime {language.name} does not let",
+            'leave them out, or use name = "openvino"',
+        )
     generator = Generator(
         lambda: language.decoder(model, base),
-        GenerateSettings.read(runner),
+        plan,
         language.tokenizer(tokenizer),
         base.streams or 1,
         of_decoder(cache or {}),
+        joins,
     )
     generator.load()
     return generator

@@ -6,7 +6,7 @@ everything on the session, happens in a worker process only. NumPy in, NumPy out
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -140,6 +140,23 @@ class Decoder(Protocol):
     def close(self) -> None: ...
 
 
+class Answerer(Protocol):
+    """A loaded language model of a runtime that schedules whole answers itself, in place of a `Decoder`.
+
+    `answer` decodes greedily and yields, step by step, the tokens that each prompt [length] gained: at most `most` in
+    all, the first of `ends` being the last. Up to `together` prompts are under way at once; as one ends, the next
+    joins. `score` gives of each text [length] what `runner.generate.losses` does: its summed negative log-likelihood
+    in nats, of all tokens but the first, and how many those are. Several threads may call both, and share steps.
+    """
+
+    def answer(
+        self, prompts: Sequence[np.ndarray], most: int, ends: Collection[int], together: int
+    ) -> Iterator[list[list[int]]]: ...
+    def score(self, texts: Sequence[np.ndarray]) -> list[tuple[float, int]]: ...
+    def operators(self, context: np.ndarray, repeats: int = 10) -> list[OperatorTime]: ...
+    def close(self) -> None: ...
+
+
 class TextTokenizer(Protocol):
     """Text to token numbers [length] and back; `ends` are the tokens that end an answer."""
 
@@ -150,12 +167,15 @@ class TextTokenizer(Protocol):
 
 
 class LanguageRuntime(Protocol):
-    """The side of a runtime that runs language models."""
+    """The side of a runtime that runs language models.
+
+    One whose `decoder` is an `Answerer` has `answers = True` (see `answers_itself`).
+    """
 
     name: str
 
     def availability(self) -> Availability: ...
-    def decoder(self, model: Model, settings: Settings) -> Decoder: ...
+    def decoder(self, model: Model, settings: Settings) -> Decoder | Answerer: ...
     def tokenizer(self, path: Path) -> TextTokenizer: ...
 
 
@@ -207,8 +227,8 @@ class Runtime(Protocol):
     that it takes besides: both are what a bundle asks for. One with `probed = False` takes
     no part in measuring the device's limits.
     One that runs language models as well names its `LanguageRuntime` in `language`, as module:Class, and one that runs
-    speech models its `SpeechRuntime` in `speech`. One that uses other devices than the CPU has `devices()` (see
-    `devices_of`) and the option `device`.
+    speech models its `SpeechRuntime` in `speech`. One that runs nothing else names what it runs in `programs` (see
+    `runs`). One that uses other devices than the CPU has `devices()` (see `devices_of`) and the option `device`.
     """
 
     name: str
@@ -217,6 +237,16 @@ class Runtime(Protocol):
 
     def availability(self) -> Availability: ...
     def load(self, model: Model, settings: Settings) -> Session: ...
+
+
+def runs(runtime: Runtime, program: str) -> bool:
+    """Whether `runtime` is for models that are used as `program` says; one that names no programs is for any."""
+    return program in getattr(runtime, "programs", (program,))
+
+
+def answers_itself(language: LanguageRuntime) -> bool:
+    """Whether its decoders are `Answerer`s: they schedule whole answers, and are not fed token by token."""
+    return bool(getattr(language, "answers", False))
 
 
 def devices_of(runtime: Runtime) -> Mapping[str, Availability]:

@@ -31,6 +31,7 @@ class LlamaCpp:
     package = "llama-cpp-python"
     accepts = frozenset({"gguf"})
     precisions: tuple[str, ...] = ()
+    programs = frozenset({"generate"})
     language = "hasten.runtimes.llamacpp:LlamaCppLanguage"
 
     def availability(self) -> Availability:

@@ -148,10 +148,14 @@ class OpenVinoState:
 
 
 class OpenVinoTokenizer:
-    """The tokenizer and detokenizer that lie beside each other as OpenVINO models."""
+    """The tokenizer and detokenizer that lie beside each other as OpenVINO models.
+
+    A compiled model that is called has one request, which threads must not share: they take turns.
+    """
 
     def __init__(self, path: Path) -> None:
         ov = import_openvino()
+        self._lock = threading.Lock()
         try:
             __import__(TOKENIZERS)  # teaches OpenVINO the operators of text
         except ImportError:
@@ -175,11 +179,13 @@ class OpenVinoTokenizer:
         """Token numbers [length] of one text."""
         import numpy as np
 
-        return np.asarray(self._encode([text])["input_ids"][0], np.int64)
+        with self._lock:
+            return np.array(self._encode([text])["input_ids"][0], np.int64)
 
     def decode(self, ids: np.ndarray) -> str:
         """The text of token numbers [length]."""
-        return str(self._decode([ids[None]])[0][0])
+        with self._lock:
+            return str(self._decode([ids[None]])[0][0])
 
 
 def ask_for_rows(model: Any) -> None:

@@ -69,12 +69,7 @@ class Graph:
     def compile(self, settings: Settings, extra: Mapping[str, Any]) -> Any:
         wanted = properties(settings)
         device = str(settings.options.get("device", "CPU"))
-        if settings.precision and device == "CPU":
-            spoken = self.core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
-            if PRECISIONS[settings.precision][1] not in spoken:
-                # OpenVINO would take the hint and run in another precision.
-                usable = ", ".join(name for name, (_, word) in PRECISIONS.items() if word in spoken)
-                raise InvalidInput(f"this CPU has no {settings.precision} for OpenVINO", f"use one of: {usable}")
+        check_precision(self.core, settings, device)
         try:
             return self.core.compile_model(self._reshaped(settings.shapes), device, {**wanted, **extra})
         except Exception as error:
@@ -90,6 +85,15 @@ class Graph:
         names = {name for port in model.inputs for name in port.get_names()}
         model.reshape({name: list(shape) for name, shape in shapes.items() if name in names})
         return model
+
+
+def check_precision(core: Any, settings: Settings, device: str) -> None:
+    """Raise `InvalidInput` for a precision that the CPU lacks: OpenVINO would take the hint and run in another."""
+    if settings.precision and device == "CPU":
+        spoken = core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+        if PRECISIONS[settings.precision][1] not in spoken:
+            usable = ", ".join(name for name, (_, word) in PRECISIONS.items() if word in spoken)
+            raise InvalidInput(f"this CPU has no {settings.precision} for OpenVINO", f"use one of: {usable}")
 
 
 def properties(settings: Settings) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from hasten.measurement import Figure
 from hasten.paths import cache_dir
 from hasten.recipe import Recipe
 from hasten.runtimes import DEFAULT_RUNTIMES, all_runtimes
+from hasten.runtimes.base import runs
 from hasten.search.build import Builder, size_limit
 from hasten.search.inference import Search
 from hasten.search.prepare import CLIPS_TOGETHER, OFFLINE_BATCH, Prepared
@@ -59,7 +60,7 @@ def plan(
     check_names(only, skip, runtimes)
     program = prepared.workload.program
     levers = {name: each for name, each in choose(all_levers(), only, skip).items() if program in programs_of(each)}
-    usable = usable_runtimes(within_reach(prepared.workload.model.format, levers), runtimes)
+    usable = usable_runtimes(within_reach(prepared.workload.model.format, levers), runtimes, prepared.workload.program)
     study = Study(prepared.workload, goal, device, versions(), seed, notes=prepared.notes)
     folder = cache_dir() / "studies" / study.key[:24]
     case = Case(
@@ -228,11 +229,11 @@ def within_reach(model_format: str, levers: Mapping[str, Lever]) -> frozenset[st
     return frozenset({model_format, *made})
 
 
-def usable_runtimes(formats: Set[str], wanted: Sequence[str]) -> tuple[str, ...]:
-    """The runtimes that accept one of the formats and can be used here; a wanted one that cannot is an error."""
+def usable_runtimes(formats: Set[str], wanted: Sequence[str], program: str = "single") -> tuple[str, ...]:
+    """The usable runtimes for `program` that accept one of the formats; a wanted one that is not usable is an error."""
     found = []
     for name, runtime in all_runtimes().items():
-        if (wanted and name not in wanted) or not formats & runtime.accepts:
+        if (wanted and name not in wanted) or not formats & runtime.accepts or not runs(runtime, program):
             continue
         available = runtime.availability()
         if available.usable:
