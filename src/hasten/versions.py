@@ -7,7 +7,14 @@ from importlib.metadata import PackageNotFoundError, version
 
 PACKAGES = (
     *("hasten", "numpy", "onnx", "onnxruntime", "onnxruntime-gpu", "openvino", "nncf", "onnxslim", "torch"),
-    *("iree-base-compiler", "iree-base-runtime"),
+    *(
+        "ctranslate2",
+        "iree-base-compiler",
+        "iree-base-runtime",
+        "llama-cpp-python",
+        "onnxruntime-genai",
+        "openvino-genai",
+    ),
 )
 
 
