@@ -161,8 +161,7 @@ def compress_openvino(model: Any, options: Mapping[str, Any]) -> Any:
     """The model with compressed weights, by NNCF without data. Fails where nothing was compressed."""
     names = [op.get_friendly_name() for op in model.get_ordered_ops() if op.get_type_name() != "Constant"]
     keep, eight = (matching(names, list(options[name])) for name in ("keep", "eight"))
-    if eight and options["bits"] != 4:
-        raise InvalidInput("weight_only: eight names what gets 8 bits where the others get 4", "leave it out")
+    check_eight(options, eight)
     keep += [op.get_friendly_name() for op in model.get_ordered_ops() if _quantised(op)]
     free = [name for name in _weighted(model) if name not in set(keep)]
     others = [name for name in free if name not in set(eight)]
@@ -199,10 +198,23 @@ def _compressed(model: Any, options: Mapping[str, Any], ignored: Sequence[str]) 
 
 def compress_onnx(model: Model, path: Path, options: Mapping[str, Any]) -> Path:
     """Write the model with MatMulNBits operators, computed in INT8 on the CPU. Fails where there is none."""
+    proto = load_onnx(model.path)
+    names = [node.name for node in proto.graph.node]
+    keep, eight = (matching(names, list(options[name])) for name in ("keep", "eight"))
+    check_eight(options, eight)
+    others = set(names) - set(keep) - set(eight)
+    proto = _in_few_bits(proto, options, [*keep, *eight])
+    if eight:
+        proto = _in_few_bits(proto, {**options, "bits": 8}, [*keep, *others])
+    save_onnx(proto, path)
+    if not quantisers(path):
+        raise Failed("weight compression changed nothing", "the model has no MatMul with constant weights")
+    return path
+
+
+def _in_few_bits(proto: Any, options: Mapping[str, Any], excluded: Sequence[str]) -> Any:
     from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 
-    proto = load_onnx(model.path)
-    excluded = matching([node.name for node in proto.graph.node], list(options["keep"]))
     try:
         with quiet():
             quantizer = MatMulNBitsQuantizer(
@@ -211,16 +223,18 @@ def compress_onnx(model: Model, path: Path, options: Mapping[str, Any]) -> Path:
                 block_size=options["group"] or 32,
                 is_symmetric=bool(options["symmetric"]),
                 accuracy_level=4,  # INT8 arithmetic: fp32 accumulation over unpacked weights is slower than fp32 itself
-                nodes_to_exclude=excluded,
+                nodes_to_exclude=list(excluded),
             )
             quantizer.process()
     except Exception as error:  # the quantiser raises many kinds, and its own text says the most
         text = " ".join(str(error).split())[:300]
         raise Failed(f"ONNX Runtime could not compress the weights: {type(error).__name__}: {text}") from error
-    save_onnx(quantizer.model.model, path)
-    if not quantisers(path):
-        raise Failed("weight compression changed nothing", "the model has no MatMul with constant weights")
-    return path
+    return quantizer.model.model
+
+
+def check_eight(options: Mapping[str, Any], eight: Sequence[str]) -> None:
+    if eight and options["bits"] != 4:
+        raise InvalidInput("weight_only: eight names what gets 8 bits where the others get 4", "leave it out")
 
 
 def _weighted(model: Any) -> list[str]:
