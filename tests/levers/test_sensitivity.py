@@ -16,7 +16,7 @@ from hasten.levers.base import Case
 from hasten.levers.calibration import with_batch_axis
 from hasten.levers.grouping import Node, block_names, groups_of
 from hasten.levers.int8 import Int8
-from hasten.levers.sensitivity import Sensitivity, allowed_by, attributed, measure, recipe_of
+from hasten.levers.sensitivity import Sensitivity, _assignment_in, allowed_by, attributed, measure, recipe_of
 from hasten.measurement import Figure, Measurement, Quality, Trial
 from hasten.recipe import Recipe, Step
 from hasten.runtimes import OperatorTime
@@ -168,3 +168,36 @@ def test_many_operators_become_blocks_by_path_or_runs_of_neighbours() -> None:
     assert len(set(block_names(paths, 40).values())) == 20
     flat = [f"node_{i}" for i in range(100)]
     assert len(set(block_names(flat, 40).values())) == 34
+
+
+def weights_table() -> dict[str, Any]:
+    groups = [
+        {
+            "name": f"p{i}",
+            "nodes": [f"p{i}"],
+            "loss": {"bf16": 0.0, "weights8": 0.0001, "weights4": loss},
+            "seen": loss,
+            "time_us": {"bf16": 10.0, "weights8": 8.0, "weights4": 4.0},
+        }
+        for i, loss in enumerate((0.001, 0.002, 0.3, 0.004))
+    ]
+    return {
+        "runtime": "openvino",
+        "levels": ["bf16", "weights8", "weights4"],
+        "kind": "divergence",
+        "samples": 192,
+        "options": {"group": 32},
+        "full": {"loss": 0.307, "seen": 0.3},
+        "other_us": dict.fromkeys(("bf16", "weights8", "weights4"), 5.0),
+        "groups": groups,
+    }
+
+
+def test_the_mix_of_4_and_8_bits_is_written_into_the_recipe_and_read_from_it(tmp_path: Path) -> None:
+    table = weights_table()
+    proposals = list(Sensitivity().propose(paper(tmp_path, sensitivity=table)))
+    assert {"bits": 4, "group": 32, "eight": ["p2"]} in [p.recipe.steps[-1].options for p in proposals]
+    for levels in (("weights4", "weights8", "bf16", "bf16"), ("weights8", "bf16", "weights8", "bf16")):
+        chosen = {f"p{i}": level for i, level in enumerate(levels)}
+        recipe = recipe_of(Recipe(runtime={"name": "openvino"}), table, chosen)
+        assert _assignment_in(Recipe.from_toml(recipe.to_toml()), table) == chosen

@@ -1,10 +1,13 @@
-"""Sensitivity-guided precision: measures what each group of operators loses and wins in INT8, keeps the fragile."""
+"""Sensitivity-guided precision: measures what each group of operators loses and wins in few bits, keeps the fragile.
+
+Few bits are INT8, or for a language model weights of 8 and of 4 bits.
+"""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from math import inf
+from math import inf, log1p
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +20,7 @@ from hasten.levers.int8 import DEFAULTS
 from hasten.levers.keep import patterns_for, plain
 from hasten.levers.modelfile import fresh_folder, options_of, part_of
 from hasten.levers.prediction import default_runtime, precision_of, quantises, runtime_of
+from hasten.levers.sensitivity_weights import EIGHT, FOUR
 from hasten.recipe import Recipe, Step
 from hasten.variant import Variant
 
@@ -37,16 +41,22 @@ ALLOWANCES = (1.0, 2.0, 0.5)
 """Multiples of the allowed drop to aim at: changed answers are not all for the worse, and the model may be wrong."""
 
 
+LEAST_HARM = 0.5
+"""A divergence of one nat is taken to raise the logarithm of the perplexity by so much at least: a few texts may be
+lucky."""
+
+
 class Sensitivity(SettingsLever):
-    """Proposes recipes with an `int8` step whose `keep` names the fragile operators: the recipe is the whole truth."""
+    """Proposes recipes with an `int8` or `weight_only` step that names the fragile operators: it is the whole truth."""
 
     name = "sensitivity"
     needs = frozenset({Need.CALIBRATION, Need.SENSITIVITY})
+    programs = frozenset({"single", "generate"})
 
     def refuse(self, case: Case) -> str | None:
         table = case.sensitivity
         if table is None:
-            return "the sensitivity of operators has not been measured: full INT8 kept the quality, or was not tried"
+            return "the sensitivity of operators has not been measured: few bits kept the quality, or were not tried"
         if quantises(case.recipe):
             return "the recipe quantises already"
         if table["runtime"] != runtime_of(case):
@@ -57,13 +67,12 @@ class Sensitivity(SettingsLever):
         table = case.sensitivity
         if table is None or self.refuse(case):
             return
-        seen: set[tuple[str, ...]] = set()
+        seen: list[choose.Assignment] = []
         found = []
         for assignment, why in self._assignments(case, table):
-            kept = tuple(choose.kept(assignment))
-            if kept in seen or not kept or len(kept) == len(table["groups"]):
-                continue  # full INT8 is the int8 lever's, and nothing in INT8 is no proposal
-            seen.add(kept)
+            if assignment in seen or len(set(assignment.values())) < 2:
+                continue  # all alike is another lever's, or no proposal
+            seen.append(assignment)
             found.append(Proposal(recipe_of(case.recipe, table, assignment), _gain(table, assignment), why, self.name))
         yield from sorted(found, key=lambda proposal: -proposal.gain.factor)
 
@@ -73,8 +82,7 @@ class Sensitivity(SettingsLever):
             return
         for multiple in ALLOWANCES:
             assignment = choose.solve(table, multiple * allowed)
-            kept = len(choose.kept(assignment))
-            yield assignment, f"INT8 but for the {kept} of {len(table['groups'])} operator groups that lose the most"
+            yield assignment, _told(table, assignment)
         yield from self._repaired(case, table, allowed)
 
     def _repaired(
@@ -85,10 +93,9 @@ class Sensitivity(SettingsLever):
             if not trial.reason.startswith("quality") or trial.measurement.quality is None:
                 continue
             failed = _assignment_in(trial.recipe, table)
-            if failed is None or not choose.kept(failed):
+            if failed is None or len(set(failed.values())) < 2:
                 continue
-            seen = _fraction(trial.measurement.quality.drop.value)
-            measured = allowed_loss(table["kind"], max(seen, 0.0), _pairs(table), table["samples"])
+            measured = _loss_at(table, max(_fraction(trial.measurement.quality.drop.value), 0.0))
             tighter = choose.repair(table, failed, measured, allowed)
             if tighter is not None:
                 yield tighter, "the last choice lost more than predicted: keep more operators"
@@ -96,12 +103,34 @@ class Sensitivity(SettingsLever):
 
 def allowed_by(case: Case, table: Mapping[str, Any]) -> float:
     """The loss that corresponds to the goal's allowed drop."""
-    drop = case.goal.max_drop
-    return allowed_loss(table["kind"], _fraction(drop.amount), _pairs(table), table["samples"])
+    return _loss_at(table, _fraction(case.goal.max_drop.amount))
+
+
+def _loss_at(table: Mapping[str, Any], drop: float) -> float:
+    """The predicted loss at which the metric should drop by so much.
+
+    Of a language model that is the divergence whose perplexity is so much higher, as all weights in 4 bits had it.
+    """
+    if table["kind"] != "divergence":
+        return allowed_loss(table["kind"], drop, _pairs(table), table["samples"])
+    predicted = sum(group["loss"][FOUR] for group in table["groups"])
+    each = log1p(max(0.0, table["full"]["seen"])) / predicted if predicted > 0 else 1.0
+    return log1p(drop) / max(LEAST_HARM, each)
+
+
+def _told(table: Mapping[str, Any], assignment: Mapping[str, str]) -> str:
+    chosen, count = [*assignment.values()], len(assignment)
+    if "int8" in table["levels"]:
+        kept = count - chosen.count("int8")
+        return f"INT8 but for the {kept} of {count} operator groups that lose the most"
+    four, eight = chosen.count(FOUR), chosen.count(EIGHT)
+    return f"weights of {four} of {count} groups of products in 4 bits, of {eight} in 8: those that lose the least"
 
 
 def recipe_of(recipe: Recipe, table: Mapping[str, Any], assignment: Mapping[str, str]) -> Recipe:
-    """`recipe` with the INT8 step that this assignment means."""
+    """`recipe` with the step that this assignment means."""
+    if "int8" not in table["levels"]:
+        return recipe.with_step(_weights_step(table, assignment))
     keep: list[str] = []
     level = "int8"
     quantised = [n for g in table["groups"] if assignment[g["name"]] == level for n in g["nodes"]]
@@ -109,6 +138,41 @@ def recipe_of(recipe: Recipe, table: Mapping[str, Any], assignment: Mapping[str,
         if assignment[group["name"]] != level:
             keep += patterns_for(group["nodes"], quantised, group["name"] if len(group["nodes"]) > 1 else "")
     return recipe.with_step(Step("int8", {**table["options"], "keep": list(dict.fromkeys(keep))}))
+
+
+def _weights_step(table: Mapping[str, Any], assignment: Mapping[str, str]) -> Step:
+    """4 bits unless `eight` or `keep` name an operator, or 8 bits unless `keep` does."""
+
+    def patterns(*levels: str) -> list[str]:
+        inside = [group for group in table["groups"] if assignment[group["name"]] in levels]
+        others = [n for group in table["groups"] if assignment[group["name"]] not in levels for n in group["nodes"]]
+        found = [patterns_for(g["nodes"], others, g["name"] if len(g["nodes"]) > 1 else "") for g in inside]
+        return list(dict.fromkeys(pattern for each in found for pattern in each))
+
+    four = FOUR in assignment.values()
+    options: dict[str, Any] = {"bits": 4, **table["options"]} if four else {"bits": 8}
+    named = {"eight": patterns(EIGHT) if four else [], "keep": patterns(table["levels"][0])}
+    return Step("weight_only", {**options, **{name: found for name, found in named.items() if found}})
+
+
+def measure_weights(payload: Mapping[str, Any], scope: Scope) -> dict[str, Any]:
+    """The table of a language model's weights, as plain data (a worker function).
+
+    `payload`: case; before (the variant without the step); widths (the variants with all weights in 8 and in 4 bits,
+    by level); step (that of 4 bits); left_s.
+    """
+    from hasten.levers import sensitivity_weights
+
+    case, step = Case.from_json(payload["case"]), Step.from_json(payload["step"])
+    before = Variant.from_json(payload["before"])
+    widths = {level: Variant.from_json(each) for level, each in payload["widths"].items()}
+    runtime = str(case.recipe.runtime.get("name") or default_runtime(part_of(before, step).format))
+    if runtime != "openvino":
+        raise InvalidInput(f"the sensitivity of weights cannot be measured on {runtime}", "use openvino")
+    seconds = min(SECONDS_OF_RUNS, SHARE_OF_RUNS * payload["left_s"])
+    found = sensitivity_weights.measure(case, before, step, widths, seconds, scope)
+    options = {name: value for name, value in step.options.items() if name not in ("bits", "keep", "eight")}
+    return {"schema": SCHEMA, "runtime": runtime, "options": options, **found}
 
 
 def measure(payload: Mapping[str, Any], scope: Scope) -> dict[str, Any]:
@@ -279,12 +343,9 @@ def _original(name: str) -> str:
 def _gain(table: Mapping[str, Any], assignment: Mapping[str, str]) -> Prediction:
     level = table["levels"][0]
     slow = choose.time_of(table, {group["name"]: level for group in table["groups"]}) + table["other_us"][level]
-    share = 1 - len(choose.kept(assignment)) / len(table["groups"])
-    other = table["other_us"][level] * (1 - share) + table["other_us"]["int8"] * share
+    other = sum(table["other_us"][chosen] for chosen in assignment.values()) / len(assignment)
     quick = choose.time_of(table, assignment) + other
-    return Prediction(
-        slow / quick if quick > 0 else 1.0, "measured: the time of each operator group in both precisions"
-    )
+    return Prediction(slow / quick if quick > 0 else 1.0, "measured: the time of each operator group in each precision")
 
 
 def _pairs(table: Mapping[str, Any]) -> list[tuple[float, float]]:
@@ -298,15 +359,19 @@ def _fraction(amount: float) -> float:
 
 
 def _assignment_in(recipe: Recipe, table: Mapping[str, Any]) -> choose.Assignment | None:
-    """The assignment that the recipe's INT8 step means, or None where it has no such step for this runtime."""
-    from fnmatch import fnmatchcase
-
-    step = next((step for step in recipe.steps if step.lever == "int8"), None)
+    """The assignment that the recipe's step means, or None where it has no such step for this runtime."""
+    weights = "int8" not in table["levels"]
+    lever = "weight_only" if weights else "int8"
+    step = next((step for step in recipe.steps if step.lever == lever), None)
     if step is None or recipe.runtime.get("name") != table["runtime"]:
         return None
-    patterns = step.options.get("keep", [])
-    level = table["levels"][0]
-    return {
-        group["name"]: level if any(fnmatchcase(group["nodes"][0], p) for p in patterns) else "int8"
-        for group in table["groups"]
-    }
+    level = FOUR if step.options.get("bits") == 4 else EIGHT if weights else "int8"
+    named = {table["levels"][0]: step.options.get("keep", []), EIGHT: step.options.get("eight", [])}
+    return {group["name"]: _named(group["nodes"][0], named) or level for group in table["groups"]}
+
+
+def _named(name: str, patterns: Mapping[str, Sequence[str]]) -> str | None:
+    """The level whose patterns match the name."""
+    from fnmatch import fnmatchcase
+
+    return next((level for level, some in patterns.items() if any(fnmatchcase(name, p) for p in some)), None)

@@ -17,9 +17,10 @@ from hasten.isolate import Limits, run
 from hasten.lab.store import Store
 from hasten.lab.trial import LocalLab
 from hasten.levers import Case, Lever, Proposal, all_levers, programs_of
+from hasten.levers.weight_only import IN_FOUR
 from hasten.measurement import Figure
 from hasten.paths import cache_dir
-from hasten.recipe import Recipe
+from hasten.recipe import Recipe, Step
 from hasten.runtimes import DEFAULT_RUNTIMES, all_runtimes
 from hasten.runtimes.base import runs
 from hasten.search.build import Builder, size_limit
@@ -246,21 +247,27 @@ def usable_runtimes(formats: Set[str], wanted: Sequence[str], program: str = "si
 
 
 def measure_sensitivity(case: Case, builder: Builder) -> Mapping[str, Any] | None:
-    """The table of `levers.sensitivity` for the runtime of `case.recipe`, taken in a worker."""
-    steps = [step for step in case.recipe.steps if step.lever != "int8"]
-    before = builder(replace(case.recipe, steps=tuple(steps)))
-    quantised = [step for step in case.recipe.steps if step.lever == "int8"]
-    if not quantised:
+    """The table of `levers.sensitivity` for the runtime of `case.recipe`, taken in a worker.
+
+    None where that recipe has no step that puts operators in few bits.
+    """
+    step = next((step for step in case.recipe.steps if step.lever in ("int8", "weight_only")), None)
+    if step is None or (step.lever == "weight_only" and case.workload.program != "generate"):
         return None
+    steps = tuple(each for each in case.recipe.steps if each is not step)
+    payload = {"case": case.to_json(), "before": builder(replace(case.recipe, steps=steps)).to_json()}
+    if step.lever == "int8":
+        target = "measure"
+        payload |= {"quantised": builder(case.recipe).to_json(), "step": step.to_json()}
+    else:
+        target, start = "measure_weights", replace(case.recipe, steps=steps)
+        four = step if step.options.get("bits") == 4 else Step("weight_only", IN_FOUR)
+        widths = {"weights8": Step("weight_only", {"bits": 8}), "weights4": four}
+        built = {level: builder(start.with_step(each)).to_json() for level, each in widths.items()}
+        payload |= {"widths": built, "step": four.to_json()}
     table: Mapping[str, Any] = run(
-        "hasten.levers.sensitivity:measure",
-        {
-            "case": case.to_json(),
-            "before": before.to_json(),
-            "quantised": builder(case.recipe).to_json(),
-            "step": quantised[0].to_json(),
-            "left_s": builder.limit_s,
-        },
+        f"hasten.levers.sensitivity:{target}",
+        {**payload, "left_s": builder.limit_s},
         Limits(builder.memory_bytes, builder.limit_s, case.device.cpus or None),
     )
     return table
