@@ -168,6 +168,7 @@ def bench(
     target_qps: float | None = None,
     latency_bound_ms: float | None = None,
     recipe: AnyRecipe = None,
+    concurrency: int | None = None,
     price: float | None = None,
     country: str | None = None,
     pue: float = 1.0,
@@ -177,11 +178,16 @@ def bench(
     on_event: OnEvent = ignore,
     **reading: Unpack[Reading],
 ) -> Bench:
-    """Latency, throughput, memory, energy, cost and carbon of a model or a bundle in one of MLPerf's scenarios."""
+    """Latency, throughput, memory, energy, cost and carbon of a model or a bundle in one of MLPerf's scenarios.
+
+    `concurrency` is how many prompts of a language model are under way at once, whatever its recipe says.
+    """
     from hasten.isolate import Limits, Worker
     from hasten.measure.summary import summarise_bench
 
     subject = _subject(model, data, scenario, recipe, cpus, reading, on_event)
+    if concurrency is not None:
+        subject = _at_once(subject, concurrency, scenario)
     device = _device(cpus, on_event)
     on_event(Event("stage", f"running the {scenario} scenario for {seconds:g} s", 0.3))
     payload = {
@@ -524,6 +530,19 @@ def _subject(
         return _Subject(prepared, brought_recipe(prepared), variant)
     known = recipe if isinstance(recipe, Recipe) else Recipe.read(Path(recipe))
     return _Subject(prepared, known, plan(prepared, Goal(), _device(cpus, on_event)).builder(known))
+
+
+def _at_once(subject: _Subject, concurrency: int, scenario: str) -> _Subject:
+    """The same with so many prompts under way at once; more than one shares no drafts."""
+    if subject.variant.program != "generate" or scenario == "single-stream":
+        raise InvalidInput(
+            "only a language model has prompts under way together, and in single-stream there is one",
+            "leave --concurrency out, or bench a language model with --scenario offline",
+        )
+    if concurrency < 1:
+        raise InvalidInput(f"{concurrency} prompts at once make no sense", "give a whole number from 1 up")
+    runner = {"batch": concurrency} | ({"lookup": None} if concurrency > 1 else {})
+    return dataclasses.replace(subject, recipe=subject.recipe.edit("runner", **runner))
 
 
 def _prepare(model: Any, data: Any, scenario: str, reading: Reading, on_event: OnEvent) -> Prepared:

@@ -116,6 +116,20 @@ def test_bench_of_a_gguf_file(hasten: Hasten, texts: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
+def test_tokens_a_second_by_how_many_prompts_are_under_way(hasten: Hasten, texts: Path, tmp_path: Path) -> None:
+    said = hasten(
+        "bench", str(MODEL), "--data", str(texts), "--new-tokens", "3", "--seconds", "0.5", "--concurrency", "1,4",
+        "--json", "bench.json",
+    )  # fmt: skip
+    assert said.code == 0, said.err
+    assert "4 at once" in said.out
+    one, four = json.loads((tmp_path / "bench.json").read_text())["levels"]
+    assert (one["concurrency"], four["concurrency"]) == (1, 4)
+    assert four["recipe"]["runner"]["batch"] == 4
+    assert four["tokens_per_s"]["value"] > 0
+
+
+@pytest.mark.slow
 def test_profile_of_a_gguf_file(hasten: Hasten, texts: Path, tmp_path: Path) -> None:
     said = hasten("profile", str(MODEL), "--data", str(texts), "--new-tokens", "8", "--json", "profile.json")
     assert said.code == 0, said.err

@@ -13,6 +13,7 @@ from hasten import api
 from hasten.cli import options
 from hasten.cli.screen import Screen
 from hasten.cli.tables import figures_table, notes, sentence
+from hasten.errors import InvalidInput
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -51,6 +52,15 @@ def command(
     recipe: Annotated[
         Path | None, typer.Option("--recipe", metavar="RECIPE", help="Run what this recipe builds.")
     ] = None,
+    concurrency: Annotated[
+        str | None,
+        typer.Option(
+            "--concurrency",
+            metavar="K,...",
+            help="Language models: how many prompts are under way at once, such as 1,2,4,8; one run each.",
+            rich_help_panel=options.GOAL,
+        ),
+    ] = None,
     seed: options.Seed = 0,
     cpus: options.Cpus = None,
     memory: options.Memory = None,
@@ -60,34 +70,54 @@ def command(
     json: options.Json = None,
     quiet: options.Quiet = False,
 ) -> int:
-    """The load comes from MLPerf's own LoadGen. Without --scenario: single-stream."""
+    """The load comes from MLPerf's own LoadGen. Without --scenario: single-stream, or offline with --concurrency."""
     screen = Screen(json, quiet)
+    levels = _levels(concurrency)
     with screen.watching() as watch:
-        found = api.bench(
-            model,
-            data,
-            scenario=scenario or "single-stream",
-            seconds=seconds,
-            target_qps=qps,
-            latency_bound_ms=bound,
-            recipe=recipe,
-            price=price,
-            country=country,
-            pue=pue,
-            cpus=cpus,
-            memory=memory,
-            label=label,
-            output=output,
-            preprocess=preprocess,
-            weights=weights,
-            new_tokens=new_tokens,
-            trust=trust,
-            seed=seed,
-            on_event=watch,
-        )
-    screen.show(*bench_report(found))
-    screen.answer(found.to_json())
+        found = {
+            level: api.bench(
+                model,
+                data,
+                scenario=scenario or ("single-stream" if level is None else "offline"),
+                concurrency=level,
+                seconds=seconds,
+                target_qps=qps,
+                latency_bound_ms=bound,
+                recipe=recipe,
+                price=price,
+                country=country,
+                pue=pue,
+                cpus=cpus,
+                memory=memory,
+                label=label,
+                output=output,
+                preprocess=preprocess,
+                weights=weights,
+                new_tokens=new_tokens,
+                trust=trust,
+                seed=seed,
+                on_event=watch,
+            )
+            for level in levels
+        }
+    if None in found:
+        screen.show(*bench_report(found[None]))
+        screen.answer(found[None].to_json())
+        return 0
+    screen.show(figures_table({f"{level} at once": each.measurement for level, each in found.items()}))
+    answers = [{"concurrency": level, **each.to_json()} for level, each in found.items()]
+    screen.answer({"schema": "hasten.concurrency/1", "levels": answers})
     return 0
+
+
+def _levels(concurrency: str | None) -> list[int | None]:
+    """The numbers of `--concurrency`, or None alone."""
+    if concurrency is None:
+        return [None]
+    try:
+        return list(dict.fromkeys(int(each) for each in concurrency.split(",")))
+    except ValueError:
+        raise InvalidInput(f"--concurrency {concurrency!r} makes no sense", "give it as 1,2,4,8") from None
 
 
 def bench_report(bench: api.Bench) -> Iterator[RenderableType]:
