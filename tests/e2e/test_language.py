@@ -50,7 +50,7 @@ def test_prompts_decoded_together_ship_and_the_bundle_answers_as_the_model_did(
     )
     said = hasten(
         "build", str(MODEL), "--recipe", "together.toml", "--data", str(texts), "--new-tokens", "12",
-        "--max-drop", "5%", "--budget", "120s", "--out", "together.bundle", "--json", "study.json",
+        "--max-drop", "5%", "--budget", "90s", "--out", "together.bundle", "--json", "study.json",
     )  # fmt: skip
     assert said.code == 0, said.err
     study = json.loads((tmp_path / "study.json").read_text())
